@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use leno_model::http::{Authorizer, BackendTarget, PolicyAction, TokenKeys};
+use leno_model::http::{Authorizer, BackendTarget, PolicyAction};
 use leno_model::{AppProtocol, HBONE_PORT, Mesh, Service, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,8 @@ use crate::endpoints::{self, Purpose};
 use crate::explain_endpoint::{
     EndpointExplanation, Outcome, Party, address_of, closest_first, no_endpoint, of_endpoint, of_endpoints, party,
 };
-use crate::http::token::{Token, TokenError};
-use crate::http::{Chosen, Denied, Guard, Judgement, Keys, Request, Subject, Table, host, path};
+use crate::explain_token;
+use crate::http::{Caller, Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};
 use crate::routing::{self, Way};
 use crate::waypoint_target::{WaypointTarget, waypoint_target};
 
@@ -48,6 +48,9 @@ pub struct AtWaypoint {
     pub denied: bool,
     /// Whether external authorisers decide before all policies. They are not asked here.
     pub asks_authorizers: bool,
+    /// The issuer of the request's token, which is not verified here; `None` if it has none, or nobody looks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unverified_token_of: Option<String>,
     /// The policies that are asked.
     pub policies: Vec<PolicyAsked>,
     /// The policies that each request is asked, as `namespace/name`, where no request was asked about.
@@ -154,6 +157,7 @@ pub(crate) fn explain(
         verdict: None,
         denied: false,
         asks_authorizers: false,
+        unverified_token_of: None,
         policies: Vec::new(),
         of_requests: Vec::new(),
         logged: Vec::new(),
@@ -209,7 +213,7 @@ pub(crate) fn explain(
             let note = "policies ask for the server name that a TLS client names, and none was asked about: --header host=NAME";
             out.notes.push(note.to_owned());
         }
-        judged(&guard, &unread(connection, named), &mut out);
+        judged(&guard, &unread(connection, named), Vec::new(), &mut out);
         match routed {
             _ if !out.is_allowed() => {}
             Some(group) => {
@@ -251,16 +255,36 @@ pub(crate) fn explain(
         source_namespace: identity.as_ref().map(|identity| &**identity.namespace()),
     };
     out.request = Some(Line { method: asked.method.clone(), host: host.name.to_string(), path: path.to_string() });
-    let subject = Subject::new(connection, Some(&request)).authorized();
-    match guard.authenticate(&request, &NotHere, 0) {
-        // It has none, which is known.
-        Ok(caller) => judged(&guard, &subject.by(&caller), &mut out),
-        Err(_) => {
-            let note = "its token is not verified here: the waypoint refuses it with status 401 if it is not accepted, and what \
-                        policies ask of it is taken not to be so by ALLOW rules, and to be so by DENY rules";
-            out.notes.push(note.to_owned());
-            judged(&guard, &subject, &mut out);
+    let asking = Subject::new(connection, Some(&request));
+    let asked = authorizers(&guard, &asking);
+    let caller = match explain_token::taken(&guard, &request) {
+        Ok(caller) => caller,
+        Err(error) if asked.is_empty() => {
+            out.refused = Some(Refused { status: Some(401), reason: error.to_string() });
+            return out;
         }
+        Err(error) => {
+            let note = format!(
+                "its client gets status 401, unless an authoriser puts another token in the place of its own: {error}"
+            );
+            out.notes.push(note);
+            judged(&guard, &asking.authorized(), asked, &mut out);
+            if out.is_allowed() {
+                follow(&At { mesh, own, target: &target, connection, named: None }, &request, &mut out);
+            }
+            return out;
+        }
+    };
+    // What only a token may say is not the client's, and the token may be the waypoint's alone.
+    let mut told = headers.clone();
+    let query = match guard.tell(&caller, query, &mut told).query {
+        Some(rest) => Some(rest).filter(|rest| !rest.is_empty()),
+        None => query.map(str::to_owned),
+    };
+    let request = Request { headers: &told, query: query.as_deref(), ..request };
+    judged(&guard, &Subject::new(connection, Some(&request)).authorized().by(&caller), asked, &mut out);
+    if let Some(issuer) = explain_token::issuer(&caller) {
+        out.by_token(issuer);
     }
     if out.is_allowed() {
         follow(&At { mesh, own, target: &target, connection, named: None }, &request, &mut out);
@@ -268,18 +292,21 @@ pub(crate) fn explain(
     out
 }
 
-/// Keys that only waypoints have.
-struct NotHere;
-
-impl Keys for NotHere {
-    fn made(&self, _: &TokenKeys, _: &Token<'_>) -> Result<bool, TokenError> {
-        Err(TokenError::NoKeys("only a waypoint reads them".to_owned()))
-    }
-}
-
 impl AtWaypoint {
     fn is_allowed(&self) -> bool {
         self.refused.is_none() && !self.denied
+    }
+
+    /// It carries a token of `issuer`, and the verdict is that about an accepted one.
+    fn by_token(&mut self, issuer: String) {
+        if self.denied {
+            self.notes.push(format!(
+                "its token, of issuer {issuer}, is not verified here: without an accepted one it gets status 401"
+            ));
+            return;
+        }
+        self.verdict = self.verdict.take().map(|verdict| explain_token::depends(&issuer, &verdict));
+        self.unverified_token_of = Some(issuer);
     }
 
     /// What it comes to.
@@ -290,7 +317,7 @@ impl AtWaypoint {
         if !self.is_allowed() {
             return Outcome::Denied;
         }
-        if self.asks_authorizers {
+        if self.asks_authorizers || self.unverified_token_of.is_some() {
             return match self.by_backends() {
                 refused @ (Outcome::Denied | Outcome::Refused) => refused,
                 _ => Outcome::AtWaypoint,
@@ -299,7 +326,7 @@ impl AtWaypoint {
         self.by_backends()
     }
 
-    /// What it comes to, if every authoriser allows it.
+    /// What it comes to, if every authoriser allows it and its token is accepted.
     fn by_backends(&self) -> Outcome {
         if self.answer.is_some() {
             return Outcome::AnsweredByRoute;
@@ -337,13 +364,12 @@ fn headers(asked: &Asked) -> Result<HeaderMap, String> {
     Ok(out)
 }
 
-/// Asks the policies.
-fn judged(guard: &Guard, subject: &Subject<'_>, out: &mut AtWaypoint) {
+/// Asks the policies. `asked` is what is said of authorisers.
+fn judged(guard: &Guard, subject: &Subject<'_>, asked: Vec<String>, out: &mut AtWaypoint) {
     if guard.is_empty() {
         out.verdict = Some("allowed: no policy with targetRefs is about it".to_owned());
         return;
     }
-    let asked = if subject.has_request() { authorizers(guard, subject) } else { Vec::new() };
     let Judgement { verdict, notes } = guard.judge(subject);
     out.verdict = Some(match &verdict {
         Ok(Some(by)) => format!("allowed by rule {} of policy {}", by.rule + 1, by.policy),
@@ -600,19 +626,44 @@ fn refused_by_backend(
     let policies = policies_of_backend(at.mesh, at.own, at.target, &backend)?;
     let guard = Guard::new(policies.values().map(|policy| &**policy));
     let connection = Connection { destination: backend.seen_by_policies(), ..at.connection };
-    let mut subject = match request {
-        Some(request) => Subject::new(connection, Some(request)),
-        None => unread(connection, at.named),
+    let Some(request) = request else {
+        return denied_by_backend(&guard, &unread(connection, at.named), service, None, asked);
     };
-    if subject.has_request() {
-        subject = subject.authorized();
-        let authorizers = authorizers(&guard, &subject);
-        out.asks_authorizers |= !authorizers.is_empty();
-        out.notes.extend(authorizers.into_iter().map(|said| format!("for {}: {said}", service.id)));
+    let asking = Subject::new(connection, Some(request));
+    let authorizers = authorizers(&guard, &asking);
+    let caller = match explain_token::taken(&guard, request) {
+        Ok(caller) => caller,
+        // An authoriser may put another in its place.
+        Err(_) if !authorizers.is_empty() => Caller::default(),
+        Err(error) => {
+            let reason = format!("by the policies of {}: {error}", service.id);
+            return Some(Refused { status: Some(401), reason });
+        }
+    };
+    out.asks_authorizers |= !authorizers.is_empty();
+    out.notes.extend(authorizers.into_iter().map(|said| format!("for {}: {said}", service.id)));
+    let mut told = request.headers.clone();
+    let query = guard.tell(&caller, request.query, &mut told).query;
+    let request = Request { headers: &told, query: query.as_deref().or(request.query), ..*request };
+    let subject = Subject::new(connection, Some(&request)).authorized().by(&caller);
+    let refused = denied_by_backend(&guard, &subject, service, Some(403), asked);
+    if let Some(issuer) = explain_token::issuer(&caller).filter(|_| refused.is_none()) {
+        out.notes.push(format!("the policies of {}: {}", service.id, explain_token::depends(&issuer, "allowed")));
+        out.unverified_token_of = Some(issuer);
     }
-    *asked = examined(&guard, &subject);
-    let denied = guard.judge(&subject).verdict.err()?;
-    Some(Refused { status: request.map(|_| 403), reason: format!("by the policies of {}: {denied}", service.id) })
+    refused
+}
+
+fn denied_by_backend(
+    guard: &Guard,
+    subject: &Subject<'_>,
+    service: &Service,
+    status: Option<u16>,
+    asked: &mut Vec<PolicyAsked>,
+) -> Option<Refused> {
+    *asked = examined(guard, subject);
+    let denied = guard.judge(subject).verdict.err()?;
+    Some(Refused { status, reason: format!("by the policies of {}: {denied}", service.id) })
 }
 
 /// Where what follows no route goes.

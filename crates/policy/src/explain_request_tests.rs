@@ -255,3 +255,94 @@ fn the_policies_of_a_backend_are_named_too() {
     let elsewhere = explain_request(&shop.mesh, &shop.client, at("10.96.0.3:80"), None);
     assert_eq!(elsewhere.policies().into_iter().collect::<Vec<_>>(), ["default/own"], "requests may be: {elsewhere}");
 }
+
+/// A token of nobody's making: its signature is that of no key.
+fn token(issuer: &str, subject: &str) -> String {
+    use base64::Engine as _;
+    let parts = [r#"{"alg":"ES256"}"#, &format!(r#"{{"iss":"{issuer}","sub":"{subject}","nbf":1900000000}}"#), "x"];
+    parts.map(|part| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(part)).join(".")
+}
+
+fn takes_tokens(service: &Service) -> Policy {
+    let rule = leno_model::http::TokenRule {
+        issuer: "https://a.example".into(),
+        audiences: Vec::new(),
+        keys: leno_model::http::TokenKeys::At {
+            uri: "https://a.example/keys".into(),
+            timeout: std::time::Duration::from_secs(1),
+        },
+        headers: Vec::new(),
+        params: Vec::new(),
+        cookies: Vec::new(),
+        forward: true,
+        payload_header: None,
+        claim_headers: Vec::new(),
+    };
+    Policy {
+        tokens: vec![rule],
+        rules: Vec::new(),
+        ..policy("default/users", PolicyAction::Authenticate, service, Vec::new())
+    }
+}
+
+fn with_token(path: &str, token: &str) -> Asked {
+    Asked { headers: vec![("authorization".to_owned(), format!("Bearer {token}"))], ..get(path) }
+}
+
+#[test]
+fn what_hangs_on_a_token_is_not_taken_for_granted() {
+    let mut shop = shop();
+    shop.mesh.upsert_request_policy(Arc::new(takes_tokens(&shop.web)));
+    let ann = vec![asks(Attribute::RequestPrincipal, "https://a.example/ann")];
+    shop.mesh.upsert_request_policy(Arc::new(policy("default/ann", PolicyAction::Allow, &shop.web, ann)));
+
+    let (explanation, found) = shop.asked(&with_token("/", &token("https://a.example", "ann")));
+    assert_eq!(explanation.outcome, Outcome::AtWaypoint, "{explanation}");
+    assert_eq!(
+        found.verdict.as_deref(),
+        Some(
+            "depends on the token, which explain does not verify: with an accepted token of issuer https://a.example allowed \
+             by rule 1 of policy default/ann; else its client gets status 401"
+        )
+    );
+    assert_eq!(found.unverified_token_of.as_deref(), Some("https://a.example"));
+    assert!(!explanation.to_string().contains("403") && !found.backends.is_empty(), "{explanation}");
+    let json = serde_json::to_value(&explanation).expect("JSON");
+    assert_eq!(
+        (&json["outcome"], &json["at_waypoint"]["unverified_token_of"]),
+        (&"at_waypoint".into(), &"https://a.example".into())
+    );
+
+    // Another's token is no good even if it is accepted, and a third one can't be accepted.
+    let (explanation, found) = shop.asked(&with_token("/", &token("https://a.example", "bob")));
+    assert_eq!((explanation.outcome, found.unverified_token_of), (Outcome::Denied, None), "{explanation}");
+    assert!(explanation.to_string().contains("without an accepted one it gets status 401"), "{explanation}");
+    for bad in [token("https://b.example", "ann"), "nonsense".to_owned()] {
+        let (explanation, found) = shop.asked(&with_token("/", &bad));
+        assert_eq!((explanation.outcome, found.refused.and_then(|it| it.status)), (Outcome::Refused, Some(401)));
+    }
+    let (explanation, _) = shop.asked(&get("/"));
+    assert_eq!(explanation.outcome, Outcome::Denied, "without a token: {explanation}");
+}
+
+#[test]
+fn a_backend_looks_at_the_token_too() {
+    let mut shop = shop();
+    shop.canary.waypoint.clone_from(&shop.web.waypoint);
+    shop.mesh.upsert_service(Arc::new(shop.canary.clone()));
+    let target = BackendTarget::Service { service: shop.canary.id.clone(), port: 80 };
+    let backends = vec![RouteBackend { weight: 1, target, filters: Vec::new() }];
+    shop.mesh.upsert_route(Arc::new(route(&shop, vec![to("/", backends, Vec::new())])));
+    shop.mesh.upsert_request_policy(Arc::new(takes_tokens(&shop.canary)));
+    let ann = vec![asks(Attribute::RequestPrincipal, "https://a.example/ann")];
+    shop.mesh.upsert_request_policy(Arc::new(policy("default/ann", PolicyAction::Allow, &shop.canary, ann)));
+    let rows = [("ann", Outcome::AtWaypoint, None), ("bob", Outcome::Refused, Some(403))];
+    for (subject, outcome, status) in rows {
+        let (explanation, found) = shop.asked(&with_token("/", &token("https://a.example", subject)));
+        let refused = found.backends[0].refused.as_ref().and_then(|it| it.status);
+        assert_eq!((explanation.outcome, refused), (outcome, status), "{explanation}");
+    }
+    let (explanation, found) = shop.asked(&with_token("/", "nonsense"));
+    let refused = found.backends[0].refused.as_ref().and_then(|it| it.status);
+    assert_eq!((explanation.outcome, refused), (Outcome::Refused, Some(401)), "{explanation}");
+}

@@ -18,6 +18,7 @@ mod explain_endpoint;
 pub mod explain_groups;
 pub mod explain_request;
 mod explain_text;
+mod explain_token;
 pub mod explain_udp;
 pub mod find;
 pub mod http;

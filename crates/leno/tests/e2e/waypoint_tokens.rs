@@ -204,6 +204,19 @@ fn tokens_that_openssl_has_signed_are_checked_at_a_waypoint() {
     let in_query = curl(&stage, &format!("'http://web/a?x=1&access_token={}'", token("good"))).ok().stdout;
     assert_eq!(in_query, "/a?x=1 user=ann token=\n200");
 
+    // Asked before, what hangs on a token is said to.
+    let explained = |name: &str| {
+        let header = format!("authorization=Bearer {}", token(name));
+        let asked = ["shop/client", "shop/web:80", "--path", "/a", "--header", &header];
+        run(stage.command("explain").args(asked)).ok().stdout
+    };
+    let said = explained("good");
+    let depends =
+        "with an accepted token of issuer https://served.example allowed by rule 2 of policy shop/known; else";
+    assert!(said.contains(depends) && !said.contains("403"), "{said}");
+    assert!(explained("bob").contains("policies: not allowed"), "whatever the waypoint says of the token");
+    assert!(explained("other audience").contains("refused with status 401: the token is for other audiences"));
+
     // The keys of another issuer, whose tokens come elsewhere.
     let inline = token("inline token");
     for how in [format!("-H 'x-token: Token {inline}'"), format!("-b 'a=b; session={inline}'")] {
