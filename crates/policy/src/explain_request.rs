@@ -16,10 +16,10 @@ use crate::endpoints::{self, Purpose};
 use crate::explain_endpoint::{
     EndpointExplanation, Outcome, Party, address_of, closest_first, no_endpoint, of_endpoint, of_endpoints, party,
 };
-use crate::explain_token;
 use crate::http::{Caller, Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};
 use crate::routing::{self, Way};
 use crate::waypoint_target::{WaypointTarget, waypoint_target};
+use crate::{explain_defaults, explain_token};
 
 /// A request that somebody asks about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -508,7 +508,7 @@ fn follow_connection(at: &At<'_>, group: &Group, out: &mut AtWaypoint) {
 /// What the routes make of a request.
 fn follow(at: &At<'_>, request: &Request<'_>, out: &mut AtWaypoint) {
     let At { mesh, own, target, .. } = *at;
-    let Some(table) = table(mesh, target) else { return unrouted(mesh, own, target, out) };
+    let Some(table) = table(mesh, target) else { return by_defaults(at, out) };
     let decision = table.decide(request, &mut || 0);
     out.rule = decision.chosen.as_ref().map(followed);
     if let Some(rate) = decision.chosen.as_ref().and_then(Chosen::rate) {
@@ -556,6 +556,19 @@ fn follow(at: &At<'_>, request: &Request<'_>, out: &mut AtWaypoint) {
             }
         }
     }
+}
+
+/// A request to a port without routes: a VirtualService may have its say.
+fn by_defaults(at: &At<'_>, out: &mut AtWaypoint) {
+    let service = at.target.service().map(|service| &service.id);
+    if let Some(defaults) = service.and_then(|service| at.mesh.request_defaults_of(service)) {
+        out.notes.extend(explain_defaults::said(defaults));
+        if let Some((status, reason)) = explain_defaults::always_fails(defaults) {
+            out.refused = Some(Refused { status: Some(status), reason });
+            return;
+        }
+    }
+    unrouted(at.mesh, at.own, at.target, out);
 }
 
 fn followed(chosen: &Chosen) -> RuleFollowed {

@@ -346,3 +346,38 @@ fn a_backend_looks_at_the_token_too() {
     let refused = found.backends[0].refused.as_ref().and_then(|it| it.status);
     assert_eq!((explanation.outcome, refused), (Outcome::Refused, Some(401)), "{explanation}");
 }
+
+#[test]
+fn what_a_virtual_service_does_to_requests_without_a_route_is_said() {
+    use leno_model::http::{Abort, Fault, RequestDefaults};
+    let mut shop = shop();
+    let second = std::time::Duration::from_secs(1);
+    let mut defaults = RequestDefaults {
+        id: policy_name("default/slow"),
+        services: vec![shop.web.id.clone()],
+        timeout: Some(second),
+        attempt_timeout: None,
+        retry: None,
+        fault: Some(Fault { delay: Some((500_000, second)), abort: Some((1, Abort::Status(503))) }),
+    };
+    shop.mesh.upsert_request_defaults(Arc::new(defaults.clone()));
+    let (explanation, found) = shop.asked(&get("/"));
+    assert_eq!(explanation.outcome, Outcome::Allowed, "{explanation}");
+    assert!(
+        explanation.to_string().contains("note: VirtualService default/slow has 50 % of requests wait 1s"),
+        "{explanation}"
+    );
+    assert_eq!(found.notes.len(), 3, "{explanation}");
+
+    defaults.fault = Some(Fault { delay: None, abort: Some((1_000_000, Abort::Status(503))) });
+    shop.mesh.upsert_request_defaults(Arc::new(defaults));
+    let (explanation, found) = shop.asked(&get("/"));
+    assert_eq!((explanation.outcome, found.refused.and_then(|it| it.status)), (Outcome::Refused, Some(503)));
+
+    // What follows a route is the route's business.
+    let target = BackendTarget::Service { service: shop.web.id.clone(), port: 80 };
+    let backends = vec![RouteBackend { weight: 1, target, filters: Vec::new() }];
+    shop.mesh.upsert_route(Arc::new(route(&shop, vec![to("/", backends, Vec::new())])));
+    let (explanation, found) = shop.asked(&get("/"));
+    assert_eq!((explanation.outcome, found.notes.len()), (Outcome::Allowed, 0), "{explanation}");
+}

@@ -14,6 +14,7 @@ pub mod connections;
 pub mod dns;
 mod endpoints;
 pub mod explain;
+mod explain_defaults;
 mod explain_endpoint;
 pub mod explain_groups;
 pub mod explain_request;
