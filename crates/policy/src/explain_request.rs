@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use leno_model::http::{Authorizer, BackendTarget, PolicyAction};
+use leno_model::http::{Authorizer, BackendTarget, CheckedBody, PolicyAction};
 use leno_model::{AppProtocol, HBONE_PORT, Mesh, Service, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -406,9 +406,18 @@ fn authorizers(guard: &Guard, subject: &Subject<'_>) -> Vec<String> {
             true => "passes (failOpen)".to_owned(),
             false => format!("gets status {}", it.status_on_error),
         };
+        let body = match it.body {
+            None => String::new(),
+            Some(CheckedBody { most, partial: true, .. }) => {
+                format!(". It is told the first {most} bytes of its body, and whether there are more")
+            }
+            Some(CheckedBody { most, .. }) => {
+                format!(". It is told up to {most} bytes of its body; a longer one gets status 413")
+            }
+        };
         format!(
             "before all other policies the waypoint asks the authoriser {:?} ({}:{}) whether it may pass, as policy {policy} \
-             says; it is not asked here. Without an answer within {:?} the request {without}",
+             says; it is not asked here{body}. Without an answer within {:?} the request {without}",
             it.provider, it.hostname, it.port, it.timeout
         )
     };

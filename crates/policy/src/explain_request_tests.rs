@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use leno_model::http::{
-    Attribute, AttributeTest, Authorizer, Backend as RouteBackend, Filter, Match, Parent, PathMatch, Policy,
-    PolicyClause, PolicyRule, PolicyTarget, Redirect, Route, RouteKind, RouteName, Rule, Timeouts,
+    Attribute, AttributeTest, Authorizer, Backend as RouteBackend, CheckedBody, Filter, Match, Parent, PathMatch,
+    Policy, PolicyClause, PolicyRule, PolicyTarget, Redirect, Route, RouteKind, RouteName, Rule, Timeouts,
 };
 use leno_model::{Action, Authorization, Name, Scope};
 
@@ -195,6 +195,7 @@ fn an_authoriser_is_said_to_be_asked_and_not_taken_for_granted() {
         timeout: std::time::Duration::from_secs(1),
         fail_open: false,
         status_on_error: 403,
+        body: Some(CheckedBody { most: 8192, partial: false, raw: false }),
     };
     let custom = policy("default/ask", PolicyAction::Custom, &shop.web, vec![asks(Attribute::Path, "/asked*")]);
     shop.mesh.upsert_request_policy(Arc::new(Policy { authorizer: Some(authorizer.into()), ..custom }));
@@ -208,6 +209,7 @@ fn an_authoriser_is_said_to_be_asked_and_not_taken_for_granted() {
     assert!(text.contains("CUSTOM default/ask: rule 1 matches"), "{text}");
     assert!(text.contains("asks the authoriser \"opa\" (opa.auth.svc.cluster.local:9191)"), "{text}");
     assert!(text.contains("Without an answer within 1s the request gets status 403"), "{text}");
+    assert!(text.contains("told up to 8192 bytes of its body; a longer one gets status 413"), "{text}");
     let (explanation, found) = shop.asked(&get("/other"));
     assert_eq!((explanation.outcome, found.asks_authorizers), (Outcome::Allowed, false), "{explanation}");
 

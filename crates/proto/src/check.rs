@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use leno_model::http::{AllowedBy, AnswerHeader, AuthorizerAnswer, DeniedBy, HeaderMeets};
 use prost::Message as _;
 
@@ -37,6 +38,29 @@ pub struct CheckedRequest<'a> {
     pub size: Option<i64>,
     /// Its headers in order. Several of one name are joined by commas.
     pub headers: Vec<(&'a str, &'a [u8])>,
+    /// What is told of its body, if anything is.
+    pub body: Option<ToldBody<'a>>,
+}
+
+/// What an authoriser is told of a request's body.
+#[derive(Debug, Clone, Copy)]
+pub struct ToldBody<'a> {
+    /// The body, or its beginning.
+    pub bytes: &'a [u8],
+    /// Whether it may go on.
+    pub is_partial: bool,
+    /// Whether it is told as bytes, and not as a text.
+    pub raw: bool,
+}
+
+/// The header of a question that says whether its body is only a beginning.
+pub const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
+
+impl ToldBody<'_> {
+    /// The value of [`PARTIAL_BODY`].
+    pub fn partial(&self) -> &'static str {
+        if self.is_partial { "true" } else { "false" }
+    }
 }
 
 /// Why something is no answer.
@@ -73,7 +97,11 @@ pub fn check_request(asked: &CheckedRequest<'_>) -> Vec<u8> {
     // Rules of authorisers look for these among the headers, too, where Envoy puts them.
     let pseudo = [(":authority", asked.host), (":method", asked.method), (":path", asked.path), (":scheme", "http")];
     headers.extend(pseudo.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    for (name, value) in &asked.headers {
+    if let Some(body) = &asked.body {
+        headers.insert(PARTIAL_BODY.to_owned(), body.partial().to_owned());
+    }
+    // What a client says of that means nothing.
+    for (name, value) in asked.headers.iter().filter(|(name, _)| *name != PARTIAL_BODY) {
         let value = String::from_utf8_lossy(value);
         match headers.get_mut(*name) {
             Some(known) => {
@@ -97,6 +125,8 @@ pub fn check_request(asked: &CheckedRequest<'_>) -> Vec<u8> {
         scheme: "http".to_owned(),
         size: asked.size.unwrap_or(-1),
         protocol: asked.protocol.to_owned(),
+        body: asked.body.filter(|body| !body.raw).map(|body| text(body.bytes)).unwrap_or_default(),
+        raw_body: asked.body.filter(|body| body.raw).map(|body| Bytes::copy_from_slice(body.bytes)).unwrap_or_default(),
     };
     let (principal, from) = &asked.source;
     let source = wire::attribute_context::Peer { address: address(*from), principal: principal.clone() };
@@ -107,6 +137,16 @@ pub fn check_request(asked: &CheckedRequest<'_>) -> Vec<u8> {
         request: Some(wire::attribute_context::Request { time: Some(time), http: Some(http) }),
     };
     wire::CheckRequest { attributes: Some(attributes) }.encode_to_vec()
+}
+
+/// Bytes as a text. What is no UTF-8 becomes `!`, as Envoy has it: a protobuf text can't hold it, and it grows no longer so.
+fn text(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        out.extend(chunk.invalid().iter().map(|_| '!'));
+    }
+    out
 }
 
 /// Reads the answer. Whatever can be read as a denial is one.

@@ -27,12 +27,26 @@ fn a_question_has_the_numbers_of_the_public_protocol() {
         host: "web",
         protocol: "HTTP/2",
         size: None,
-        headers: vec![("x", b"1"), ("x", b"\xff")],
+        headers: vec![("x", b"1"), ("x", b"\xff"), (PARTIAL_BODY, b"a lie")],
+        body: None,
     };
     let bytes = check_request(&asked);
     let read = wire::CheckRequest::decode(&*bytes).unwrap().attributes.unwrap();
     let http = read.request.clone().unwrap().http.unwrap();
     assert_eq!((&*http.headers["x"], &*http.headers[":path"], http.size), ("1,\u{fffd}", "/a?b", -1));
+    assert!(!http.headers.contains_key(PARTIAL_BODY));
+    for (raw, is_partial, expected) in
+        [(false, true, ("h\u{e9}!!", &b""[..])), (true, false, ("", b"h\xc3\xa9\xff\xc3"))]
+    {
+        let body = Some(ToldBody { bytes: b"h\xc3\xa9\xff\xc3", is_partial, raw });
+        let bytes = check_request(&CheckedRequest { body, ..asked.clone() });
+        let told = wire::CheckRequest::decode(&*bytes).unwrap().attributes.unwrap().request.unwrap().http.unwrap();
+        assert_eq!((&*told.body, &*told.raw_body), expected);
+        assert_eq!(told.headers[PARTIAL_BODY], is_partial.to_string());
+        // body (11) and raw_body (12).
+        let part = if raw { b"\x62\x05h\xc3" } else { b"\x5a\x05h\xc3" };
+        assert!(bytes.windows(part.len()).any(|window| window == part), "{bytes:?}");
+    }
     assert_eq!(read.source.unwrap().principal, "spiffe://td/ns/a/sa/b");
     // attributes (1), in it source (1), in it address (1), in it socket_address (1), in it address (2) and port_value (3).
     assert_eq!(bytes[0], 0x0a);

@@ -73,6 +73,10 @@ pub struct WaypointConfig {
     #[arg(long, env = "LENO_HEAD_TIMEOUT", default_value = "10s", value_parser = duration)]
     pub head_timeout: Duration,
 
+    /// How long a request's body may take that an external authoriser is to see before the request is passed on.
+    #[arg(long, env = "LENO_HELD_BODY_TIMEOUT", default_value = "30s", value_parser = duration)]
+    pub held_body_timeout: Duration,
+
     /// How long an HTTP connection to an endpoint is kept without a request.
     #[arg(long, env = "LENO_UPSTREAM_IDLE_TIMEOUT", default_value = "60s", value_parser = duration)]
     pub upstream_idle_timeout: Duration,

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::authorizers::Authorizers;
 use crate::balance::Balancers;
+use crate::client_body::Room;
 use crate::config::WaypointConfig;
 use crate::guards::Guards;
 use crate::keys::{Errand, KeyStore};
@@ -51,6 +52,8 @@ pub(crate) struct Gate {
     pub(crate) pressure: Pressure,
     /// Copies of requests that may be on their way.
     pub(crate) copies: Arc<Semaphore>,
+    /// The memory for bodies that wait for what authorisers say.
+    pub(crate) bodies: Room,
     /// Endpoints that don't answer.
     pub(crate) silent: Silent,
     /// The network namespace of this process.

@@ -22,7 +22,7 @@
 //!  balance     endpoints of services: what is known of each, and which takes the next request
 //!  upstream    how endpoints are reached
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
-//!  request_body  bodies on their way to endpoints, and copies of them
+//!  client_body  bodies as clients send them; request_body: on their way to endpoints, and copies of them
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
 //!  framing     requests in HTTP/1.1 that may be read in two ways; frames: floods in HTTP/2
 //!  report      what is told of a connection; failure: why it was not carried; open: those that are open
@@ -40,6 +40,7 @@ mod authorizers;
 mod balance;
 mod by_route;
 mod clear;
+mod client_body;
 mod config;
 mod connection;
 mod cork;

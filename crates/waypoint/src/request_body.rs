@@ -7,9 +7,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
+use crate::client_body::ClientBody;
 use crate::messages::{Flow, Messages};
 
 /// The body of a request on its way to an endpoint.
@@ -37,7 +37,7 @@ const BEHIND: usize = 64;
 
 /// A client's body, counted.
 pub(crate) struct Passing {
-    incoming: Incoming,
+    incoming: ClientBody,
     flow: Arc<Flow>,
     /// Of a gRPC request.
     messages: Option<Messages>,
@@ -71,7 +71,7 @@ fn same(frame: &Frame<Bytes>) -> Option<Frame<Bytes>> {
 
 impl Passing {
     pub(crate) fn new(
-        incoming: Incoming,
+        incoming: ClientBody,
         (flow, messages): (Arc<Flow>, Option<Messages>),
         copies: Vec<CopyEnd>,
     ) -> Self {
@@ -108,7 +108,7 @@ impl Body for RequestBody {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Passing(passing) => {
-                let frame = ready!(Pin::new(&mut passing.incoming).poll_frame(cx));
+                let frame = ready!(passing.incoming.poll_frame(cx));
                 match &frame {
                     Some(Ok(frame)) => passing.note(frame),
                     Some(Err(_)) => passing.broken = true,

@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::authorizers::Authorizers;
 use crate::balance::{Balancers, Totals};
 use crate::clear;
+use crate::client_body;
 use crate::config::{Config, WaypointConfig};
 use crate::gate::Gate;
 use crate::guards::Guards;
@@ -134,6 +135,7 @@ impl Waypoint {
             spans: config.waypoint.collector.is_some().then(|| Spans::new(core.metrics.spans_dropped().clone())),
             pressure: Pressure::new(config.waypoint.max_memory),
             copies: Arc::new(Semaphore::new(COPIES)),
+            bodies: client_body::room(config.waypoint.max_memory),
             relay: RelayOptions::default(),
             silent: Silent::default(),
             here,

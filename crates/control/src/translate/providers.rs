@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_model::Name;
-use leno_model::http::Authorizer;
+use leno_model::http::{Authorizer, CheckedBody};
 use leno_objects::{ConfigMap, GoDuration, ObjectKey, ObjectStore};
 use serde_json::{Map, Value};
 
@@ -38,6 +38,9 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// The status without an answer where a provider does not say: Istio's value.
 const FORBIDDEN: u16 = 403;
+
+/// The longest body that an authoriser may be told of, bytes: a waypoint holds it meanwhile.
+const LONGEST_BODY: u32 = 16 << 20;
 
 /// The providers of a mesh.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -170,12 +173,11 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
         timeout: TEN_MINUTES,
         fail_open: false,
         status_on_error: FORBIDDEN,
+        body: None,
     };
     for (field, value) in fields {
         let bad = |what: &str| format!("{kind}.{field} is not {what}");
-        // Numbers are often written as texts.
-        let number =
-            || value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u16::try_from(number).ok());
+        let number = || number(value).and_then(|number| u16::try_from(number).ok());
         match field.as_str() {
             "service" => {
                 let text = value.as_str().ok_or_else(|| bad("a text"))?;
@@ -199,9 +201,7 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
             }
             // Routes are looked for afterwards in any case.
             "clearRouteCache" if value.is_boolean() => {}
-            "includeRequestBodyInCheck" => {
-                return Err(format!("{kind}.{field}: Leno does not send bodies to authorisers"));
-            }
+            "includeRequestBodyInCheck" => out.body = Some(body(&format!("{kind}.{field}"), value)?),
             _ => return Err(format!("{kind}.{field}: this version of Leno does not know this field")),
         }
     }
@@ -209,6 +209,34 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
         return Err(format!("{kind} needs service and port"));
     }
     Ok(Arc::new(out))
+}
+
+/// A number, which is often written as a text.
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// What an authoriser is told of bodies, as it is written at this place.
+fn body(at: &str, value: &Value) -> Result<CheckedBody, String> {
+    let fields = value.as_object().ok_or_else(|| format!("{at} is no mapping"))?;
+    let mut out = CheckedBody { most: 0, partial: false, raw: false };
+    for (field, value) in fields {
+        let flag = || value.as_bool().ok_or_else(|| format!("{at}.{field} is not true or false"));
+        match field.as_str() {
+            "maxRequestBytes" => {
+                let most = number(value).and_then(|most| u32::try_from(most).ok());
+                let most = most.filter(|most| (1..=LONGEST_BODY).contains(most));
+                out.most = most.ok_or_else(|| format!("{at}.{field} is not a number from 1 to {LONGEST_BODY}"))?;
+            }
+            "allowPartialMessage" => out.partial = flag()?,
+            "packAsBytes" => out.raw = flag()?,
+            _ => return Err(format!("{at}.{field}: this version of Leno does not know this field")),
+        }
+    }
+    if out.most == 0 {
+        return Err(format!("{at} needs maxRequestBytes"));
+    }
+    Ok(out)
 }
 
 #[cfg(test)]

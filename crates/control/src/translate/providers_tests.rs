@@ -37,6 +37,7 @@ extensionProviders:
     failOpen: true
     statusOnError: \"503\"
     clearRouteCache: true
+    includeRequestBodyInCheck: {maxRequestBytes: 8192, allowPartialMessage: true, packAsBytes: true}
 - name: least
   envoyExtAuthzGrpc: {service: opa.auth.svc.cluster.local, port: 9191}
 - name: zipkin
@@ -50,8 +51,9 @@ fn a_provider_is_read_with_istios_defaults() {
     let all = get(&providers, "all").unwrap();
     assert_eq!((&*all.namespace, &*all.hostname, all.port), ("auth", "opa.auth.svc.cluster.local", 9191));
     assert_eq!((all.timeout, all.fail_open, all.status_on_error), (Duration::from_millis(250), true, 503));
+    assert_eq!(all.body, Some(CheckedBody { most: 8192, partial: true, raw: true }));
     let least = get(&providers, "least").unwrap();
-    assert_eq!((&*least.namespace, least.timeout), ("", Duration::from_secs(600)));
+    assert_eq!((&*least.namespace, least.timeout, least.body), ("", Duration::from_secs(600), None));
     assert_eq!((least.fail_open, least.status_on_error), (false, 403));
     assert!(get(&providers, "zipkin").unwrap_err().contains("is no authoriser"));
     assert!(get(&providers, "other").unwrap_err().contains("has no provider \"other\""));
@@ -62,7 +64,12 @@ fn a_provider_is_read_with_istios_defaults() {
 #[test]
 fn what_can_not_be_honoured_is_no_provider() {
     for (fields, why) in [
-        ("{service: opa.auth.svc.cluster.local, port: 1, includeRequestBodyInCheck: {maxRequestBytes: 1}}", "bodies"),
+        ("{service: opa.a, port: 1, includeRequestBodyInCheck: {}}", "needs maxRequestBytes"),
+        ("{service: opa.a, port: 1, includeRequestBodyInCheck: true}", "no mapping"),
+        ("{service: opa.a, port: 1, includeRequestBodyInCheck: {maxRequestBytes: 0}}", "maxRequestBytes is not"),
+        ("{service: opa.a, port: 1, includeRequestBodyInCheck: {maxRequestBytes: 16777217}}", "from 1 to 16777216"),
+        ("{service: opa.a, port: 1, includeRequestBodyInCheck: {maxRequestBytes: 1, packAsBytes: 1}}", "packAsBytes"),
+        ("{service: opa.a, port: 1, includeRequestBodyInCheck: {maxRequestBytes: 1, new: 1}}", "InCheck.new: this"),
         ("{service: opa.auth.svc.cluster.local, port: 1, newer: 1}", "does not know this field"),
         ("{service: opa.auth.svc.cluster.local}", "needs service and port"),
         ("{port: 1}", "needs service and port"),

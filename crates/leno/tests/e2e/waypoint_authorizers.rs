@@ -75,7 +75,8 @@ spec:
       denied = part(1, number(1, 7)) + part(2, part(1, number(1, 418)) + part(2, header(b"x-why", b"no pass")) + part(3, b"not today\n"))
       principal = part(4, b"spiffe://cluster.local/ns/shop/sa/default")
       def check(asked, context):
-          return allowed if part(1, b"x-pass") + part(2, b"yes") in asked and principal in asked else denied
+          said = part(1, b"x-pass") + part(2, b"yes") in asked or part(11, b"open sesame") in asked
+          return allowed if said and principal in asked else denied
       class Handler(grpc.GenericRpcHandler):
           def service(self, call):
               if call.method == "/envoy.service.auth.v3.Authorization/Check":
@@ -113,6 +114,59 @@ spec:
   action: CUSTOM
   provider: {name: nobody}
   rules: [{to: [{operation: {paths: ['/lost']}}]}]
+"#;
+
+/// A program that sends back what it is sent, and a policy that has the authoriser told of it.
+const BODIES: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: box, namespace: shop}
+spec: {selector: {app: box}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: box, namespace: shop, labels: {app: box}}
+spec:
+  nodeName: node-2
+  containers:
+  - name: box
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}
+    command:
+    - /usr/bin/python3
+    - -c
+    - |
+      import http.server
+      class Echo(http.server.BaseHTTPRequestHandler):
+          protocol_version = "HTTP/1.1"
+          def do_POST(self):
+              body = self.rfile.read(int(self.headers["content-length"]))
+              self.send_response(200)
+              self.send_header("content-length", str(len(body)))
+              self.end_headers()
+              self.wfile.write(body)
+      http.server.ThreadingHTTPServer(("", 8080), Echo).serve_forever()
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    extensionProviders:
+    - name: opa
+      envoyExtAuthzGrpc:
+        service: opa.shop.svc.cluster.local
+        port: 9191
+        timeout: 5s
+        includeRequestBodyInCheck: {maxRequestBytes: 1024}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: read, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, group: '', name: box}]
+  action: CUSTOM
+  provider: {name: opa}
+  rules: [{to: [{operation: {paths: ['/asked*']}}]}]
 "#;
 
 fn curl(stage: &Stage, what: &str) -> Ran {
@@ -167,4 +221,28 @@ fn an_authoriser_that_speaks_grpc_is_asked_at_a_waypoint() {
         other => Err(other),
     });
     logged(&stage, &["response_code=200", "gave no answer (failOpen)"]);
+}
+
+#[test]
+fn an_authoriser_reads_bodies_at_a_waypoint() {
+    if skip("an_authoriser_reads_bodies_at_a_waypoint", &["nginx", "curl", "/usr/bin/python3"]) {
+        return;
+    }
+    let stage = Stage::prepare(&[("mesh.yaml", MESH), ("opa.yaml", AUTHORIZER), ("bodies.yaml", BODIES)]);
+    let warned = run(stage.up_command(&["--nodes", "2"])).ok().stderr;
+    assert!(!warned.contains("shop/read"), "{warned}");
+
+    assert_eq!(curl(&stage, "-d 'open sesame' http://box/asked").stdout, "open sesame200");
+    assert_eq!(curl(&stage, "-d 'open barley' http://box/asked").stdout, "not today\n418");
+    let long = "-d $(printf 'x%.0s' $(seq 1025))";
+    let refused = curl(&stage, &format!("{long} http://box/asked")).stdout;
+    assert!(refused.contains("maxRequestBytes") && refused.ends_with("413"), "{refused}");
+    logged(&stage, &["response_code=413", "UAEX", "longer than the 1024 bytes"]);
+    let passed = curl(&stage, &format!("{long} http://box/open")).stdout;
+    assert_eq!((passed.len(), passed.ends_with("xx200")), (1028, true), "nobody reads that: {passed}");
+
+    let explained =
+        run(stage.command("explain").args(["shop/client", "shop/box:80", "--method", "POST", "--path", "/asked"]));
+    let said = explained.stdout;
+    assert!(said.contains("told up to 1024 bytes of its body; a longer one gets status 413"), "{said}");
 }

@@ -21,6 +21,19 @@ pub struct Authorizer {
     pub fail_open: bool,
     /// The status of what does not pass for want of an answer.
     pub status_on_error: u16,
+    /// How it is told of a request's body; `None` if it is not.
+    pub body: Option<CheckedBody>,
+}
+
+/// How an authoriser is told of a request's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CheckedBody {
+    /// The most bytes that it is told.
+    pub most: u32,
+    /// Whether it is asked about the beginning of a body that is longer. Else such a request is refused.
+    pub partial: bool,
+    /// Whether it is told the bytes as they are, and not as a text.
+    pub raw: bool,
 }
 
 /// What an authoriser answers about a request. What it says of headers is not checked yet.

@@ -395,7 +395,16 @@ fn authorizer(provider: &str) -> Arc<Authorizer> {
     let timeout = std::time::Duration::from_secs(1);
     let (namespace, hostname) = ("".into(), "opa.shop.svc.cluster.local".into());
     let provider = provider.into();
-    Arc::new(Authorizer { provider, namespace, hostname, port: 1, timeout, fail_open: true, status_on_error: 403 })
+    Arc::new(Authorizer {
+        provider,
+        namespace,
+        hostname,
+        port: 1,
+        timeout,
+        fail_open: true,
+        status_on_error: 403,
+        body: None,
+    })
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_model::http::Authorizer;
+use leno_model::http::{Authorizer, CheckedBody};
 
 use super::fields::port;
 use crate::ConvertError;
@@ -26,7 +26,20 @@ pub(super) fn from_proto(authorizer: wire::Authorizer) -> Result<Arc<Authorizer>
             field: "status_on_error",
             value: i32::try_from(status).unwrap_or(i32::MAX),
         })?,
+        body: authorizer.body.map(body).transpose()?,
     }))
+}
+
+fn body(body: wire::AuthorizerBody) -> Result<CheckedBody, ConvertError> {
+    match body.max_bytes {
+        0 => Err(ConvertError::Missing { field: "max_bytes" }),
+        most => Ok(CheckedBody { most, partial: body.allow_partial, raw: body.raw }),
+    }
+}
+
+/// Whether a waypoint that knows only what the first version of the message had can ask it as its author meant.
+pub(super) fn is_known_to_all(authorizer: &Authorizer) -> bool {
+    authorizer.body.is_none()
 }
 
 pub(super) fn to_proto(authorizer: &Authorizer) -> wire::Authorizer {
@@ -38,5 +51,10 @@ pub(super) fn to_proto(authorizer: &Authorizer) -> wire::Authorizer {
         timeout_ms: u64::try_from(authorizer.timeout.as_millis()).unwrap_or(u64::MAX),
         fail_open: authorizer.fail_open,
         status_on_error: authorizer.status_on_error.into(),
+        body: authorizer.body.map(|body| wire::AuthorizerBody {
+            max_bytes: body.most,
+            allow_partial: body.partial,
+            raw: body.raw,
+        }),
     }
 }

@@ -37,7 +37,7 @@ pub fn request_policy_from_proto(policy: wire::AuthorizationPolicy) -> Result<ht
         rules: policy.rules.into_iter().map(rule).collect::<Result<_, _>>()?,
         dry_run: policy.dry_run,
         tokens: policy.tokens.into_iter().map(token_rule).collect::<Result<_, _>>()?,
-        authorizer: policy.authorizer.map(authorizer::from_proto).transpose()?,
+        authorizer: policy.newer_authorizer.or(policy.authorizer).map(authorizer::from_proto).transpose()?,
         not_understood: (!policy.not_understood.is_empty()).then(|| policy.not_understood.into()),
     })
 }
@@ -85,6 +85,11 @@ fn test(test: wire::PolicyTest) -> Result<http::AttributeTest, ConvertError> {
 
 /// Writes a policy.
 pub fn request_policy_to_proto(policy: &http::Policy) -> wire::AuthorizationPolicy {
+    let asked = policy.authorizer.as_deref();
+    let (known, newer) = match asked.is_none_or(authorizer::is_known_to_all) {
+        true => (asked, None),
+        false => (None, asked),
+    };
     wire::AuthorizationPolicy {
         namespace: policy.id.namespace.to_string(),
         name: policy.id.name.to_string(),
@@ -101,7 +106,8 @@ pub fn request_policy_to_proto(policy: &http::Policy) -> wire::AuthorizationPoli
         dry_run: policy.dry_run,
         not_understood: policy.not_understood.as_ref().map(ToString::to_string).unwrap_or_default(),
         tokens: policy.tokens.iter().map(token_rule_to_proto).collect(),
-        authorizer: policy.authorizer.as_deref().map(authorizer::to_proto),
+        authorizer: known.map(authorizer::to_proto),
+        newer_authorizer: newer.map(authorizer::to_proto),
     }
 }
 

@@ -57,6 +57,7 @@ fn an_authoriser_is_read_as_written() {
         timeout: Duration::from_millis(250),
         fail_open: true,
         status_on_error: 503,
+        body: None,
     };
     let custom = http::Policy { action: http::PolicyAction::Custom, authorizer: Some(authorizer.into()), ..policy() };
     assert_eq!(request_policy_from_proto(request_policy_to_proto(&custom)).unwrap(), custom);
@@ -71,6 +72,26 @@ fn an_authoriser_is_read_as_written() {
         change(message.authorizer.as_mut().unwrap());
         assert!(request_policy_from_proto(message.clone()).is_err(), "{message:?}");
     }
+}
+
+#[test]
+fn an_authoriser_that_is_told_of_bodies_is_nobody_for_a_version_that_tells_nothing_of_them() {
+    let authorizer = http::Authorizer {
+        provider: "opa".into(),
+        namespace: "".into(),
+        hostname: "opa.shop.svc.cluster.local".into(),
+        port: 9191,
+        timeout: Duration::from_millis(250),
+        fail_open: true,
+        status_on_error: 503,
+        body: Some(http::CheckedBody { most: 8192, partial: true, raw: true }),
+    };
+    let custom = http::Policy { action: http::PolicyAction::Custom, authorizer: Some(authorizer.into()), ..policy() };
+    let mut message = request_policy_to_proto(&custom);
+    assert!(message.authorizer.is_none(), "that version would ask half of the question");
+    assert_eq!(request_policy_from_proto(message.clone()).unwrap(), custom);
+    message.newer_authorizer.as_mut().unwrap().body.as_mut().unwrap().max_bytes = 0;
+    assert!(request_policy_from_proto(message).is_err());
 }
 
 #[test]

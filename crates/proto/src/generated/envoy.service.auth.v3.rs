@@ -83,6 +83,11 @@ pub mod attribute_context {
         pub size: i64,
         #[prost(string, tag = "10")]
         pub protocol: ::prost::alloc::string::String,
+        #[prost(string, tag = "11")]
+        pub body: ::prost::alloc::string::String,
+        /// Instead of the body, if it is told as bytes.
+        #[prost(bytes = "bytes", tag = "12")]
+        pub raw_body: ::prost::bytes::Bytes,
     }
     impl ::prost::Name for HttpRequest {
         const NAME: &'static str = "HttpRequest";

@@ -29,6 +29,10 @@ pub struct AuthorizationPolicy {
     /// With CUSTOM: who is asked.
     #[prost(message, optional, tag = "9")]
     pub authorizer: ::core::option::Option<Authorizer>,
+    /// The same, if it has fields that not every version knows. One that does not know this field has nobody to ask, and lets
+    /// nobody in.
+    #[prost(message, optional, tag = "10")]
+    pub newer_authorizer: ::core::option::Option<Authorizer>,
 }
 /// Nested message and enum types in `AuthorizationPolicy`.
 pub mod authorization_policy {
@@ -114,6 +118,9 @@ pub struct Authorizer {
     /// Without an answer, this is the status of what does not pass.
     #[prost(uint32, tag = "7")]
     pub status_on_error: u32,
+    /// It is told of the request's body, too.
+    #[prost(message, optional, tag = "8")]
+    pub body: ::core::option::Option<AuthorizerBody>,
 }
 impl ::prost::Name for Authorizer {
     const NAME: &'static str = "Authorizer";
@@ -123,6 +130,27 @@ impl ::prost::Name for Authorizer {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/leno.waypoint.v1.Authorizer".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthorizerBody {
+    #[prost(uint32, tag = "1")]
+    pub max_bytes: u32,
+    /// It is asked about the beginning of a body that is longer; else such a request is refused.
+    #[prost(bool, tag = "2")]
+    pub allow_partial: bool,
+    /// The bytes as they are, and not as a text.
+    #[prost(bool, tag = "3")]
+    pub raw: bool,
+}
+impl ::prost::Name for AuthorizerBody {
+    const NAME: &'static str = "AuthorizerBody";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.AuthorizerBody".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.AuthorizerBody".into()
     }
 }
 /// Whose tokens are accepted, and where they stand.

@@ -7,11 +7,12 @@ use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderName};
 use http::request::Parts;
 use leno_model::PolicyName;
-use leno_model::http::{Authorizer, AuthorizerAnswer};
+use leno_model::http::{Authorizer, AuthorizerAnswer, CheckedBody};
 use leno_policy::http::authorizer::{Allowed, Denied};
 use leno_policy::http::{Guard, Subject};
 use leno_policy::{Connection, WaypointTarget};
-use leno_proto::check::{CheckedRequest, check_request};
+use leno_proto::check::{CheckedRequest, ToldBody, check_request};
+use leno_tunnel::timers;
 
 use super::check_call::check;
 use super::client::{Client, View};
@@ -20,6 +21,7 @@ use super::head::Asks;
 use super::pending::protocol;
 use super::refusal::{Flag, Refusal};
 use super::routing::seen;
+use crate::client_body::{ClientBody, Unheld};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -29,7 +31,7 @@ pub(super) fn asks_somebody<'g>(mut guards: impl Iterator<Item = &'g Arc<Guard>>
 }
 
 /// Asks the authorisers that policies name for a request in its one form, except those that have let it pass before, and changes
-/// its headers as they say. To be called before tokens are looked at: an authoriser may put one in.
+/// its headers as they say. Of its body, as much is held as they are to see. To be called before tokens are looked at: an authoriser may put one in.
 ///
 /// # Errors
 /// If one does not let it pass, or gives no answer and its provider is not `failOpen`.
@@ -37,7 +39,7 @@ pub(super) async fn ask<'g>(
     client: &Client,
     view: &View,
     (guards, target): (impl Iterator<Item = &'g Arc<Guard>>, &WaypointTarget),
-    (head, asks): (&mut Parts, &Asks),
+    (head, asks, mut body): (&mut Parts, &Asks, Option<&mut ClientBody>),
     asked: &mut Consent,
 ) -> Result<(), Refusal> {
     let connection = Connection {
@@ -57,8 +59,16 @@ pub(super) async fn ask<'g>(
         }
     }
     for (policy, authorizer) in wanted {
-        let question = question(client, target, head, asks);
-        let answered = check(client, view, &authorizer, &question).await;
+        let told = match (authorizer.body, body.as_deref_mut()) {
+            // What follows the head of an upgrade is no body.
+            (Some(told), Some(body)) if !asks.upgrade && !body.is_end_stream() => {
+                Box::pin(hold(client, body, told, &authorizer)).await?;
+                Some(begun(body, told))
+            }
+            _ => None,
+        };
+        let question = question(client, target, (head, asks), told);
+        let answered = check(client, view, &authorizer, question).await;
         let answered = answered.and_then(|answer| match answer {
             AuthorizerAnswer::Allowed(allowed) => {
                 Allowed::new(&allowed).map(Ok).map_err(|unusable| unusable.to_string())
@@ -101,8 +111,63 @@ pub(super) async fn ask<'g>(
     Ok(())
 }
 
-fn question(client: &Client, target: &WaypointTarget, head: &Parts, asks: &Asks) -> Vec<u8> {
+/// Reads as much of a body as an authoriser is to see.
+///
+/// # Errors
+/// If there is more than it may be told, or not all of that comes. `failOpen` changes nothing about it, as Istio has it.
+async fn hold(
+    client: &Client,
+    body: &mut ClientBody,
+    told: CheckedBody,
+    authorizer: &Authorizer,
+) -> Result<(), Refusal> {
+    let (most, provider) = (told.most as usize, &authorizer.provider);
+    let limit = client.gate.config.held_body_timeout;
+    let refuse = |status, reason: String| Err(Refusal::new(status, Flag::External, reason));
+    let too_long = || {
+        let reason = format!(
+            "the body is longer than the {most} bytes of which the authoriser {provider:?} is told (maxRequestBytes)"
+        );
+        refuse(StatusCode::PAYLOAD_TOO_LARGE, reason)
+    };
+    // The client of a body that is not asked for need not send it (100-continue).
+    if !told.partial && body.size_hint().exact().is_some_and(|length| length > u64::from(told.most)) {
+        return too_long();
+    }
+    match timers::timeout(limit, body.hold(most, told.partial, &client.gate.bodies)).await {
+        Ok(Ok(())) if !told.partial && body.held().len() > most => too_long(),
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Unheld::Broken(error))) => Err(Refusal::malformed(format!("the request's body broke off: {error}"))),
+        Ok(Err(Unheld::NoRoom)) => {
+            let reason = "there is no room for the body, which an authoriser is to see: bodies that wait for that have an \
+                          eighth of LENO_MAX_MEMORY";
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, Flag::Overload, reason))
+        }
+        Err(_) => {
+            let reason = format!(
+                "of the body, what the authoriser {provider:?} is to see has not come within {limit:?} \
+                 (LENO_HELD_BODY_TIMEOUT)"
+            );
+            refuse(StatusCode::REQUEST_TIMEOUT, reason)
+        }
+    }
+}
+
+/// What an authoriser is told of a body that is held.
+fn begun(body: &ClientBody, told: CheckedBody) -> ToldBody<'_> {
+    let held = body.held();
+    let bytes = &held[..held.len().min(told.most as usize)];
+    ToldBody { bytes, is_partial: bytes.len() < held.len() || !body.has_come(), raw: told.raw }
+}
+
+fn question(
+    client: &Client,
+    target: &WaypointTarget,
+    (head, asks): (&Parts, &Asks),
+    body: Option<ToldBody<'_>>,
+) -> Vec<u8> {
     let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let whole = || i64::try_from(body.filter(|body| !body.is_partial)?.bytes.len()).ok();
     check_request(&CheckedRequest {
         source: (client.identity().to_string(), client.address()),
         destination: target.seen_by_policies(),
@@ -112,7 +177,8 @@ fn question(client: &Client, target: &WaypointTarget, head: &Parts, asks: &Asks)
         path: asks.path.as_str(),
         host: asks.authority.as_str(),
         protocol: protocol(head.version),
-        size: text(CONTENT_LENGTH).and_then(|text| text.parse().ok()),
+        size: text(CONTENT_LENGTH).and_then(|text| text.parse().ok()).or_else(whole),
         headers: head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect(),
+        body,
     })
 }

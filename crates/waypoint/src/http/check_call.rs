@@ -40,7 +40,7 @@ pub(super) async fn check(
     client: &Client,
     view: &View,
     authorizer: &Authorizer,
-    question: &[u8],
+    question: Vec<u8>,
 ) -> Result<AuthorizerAnswer, String> {
     let service = service(view, authorizer)?;
     let Some(_place) = client.gate.authorizers.place(authorizer) else {
@@ -89,11 +89,11 @@ fn service(view: &View, authorizer: &Authorizer) -> Result<Arc<Service>, String>
     found.cloned().ok_or_else(|| format!("{hostname} is no Service that the mesh knows"))
 }
 
-fn request(authorizer: &Authorizer, question: &[u8]) -> Result<Request<RequestBody>, String> {
+fn request(authorizer: &Authorizer, question: Vec<u8>) -> Result<Request<RequestBody>, String> {
     let mut message = BytesMut::with_capacity(PREFIX + question.len());
     message.put_u8(0);
     message.put_u32(u32::try_from(question.len()).map_err(|_| "the question is too long".to_owned())?);
-    message.put_slice(question);
+    message.put_slice(&question);
     let malformed = |error: http::Error| format!("its address is malformed: {error}");
     let uri = Uri::builder().scheme("http").authority(format!("{}:{}", authorizer.hostname, authorizer.port));
     let uri = uri.path_and_query(CHECK_PATH).build().map_err(malformed)?;

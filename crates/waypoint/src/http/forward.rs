@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use leno_model::http::Timeouts;
 use leno_policy::{Route, WaypointTarget};
@@ -25,6 +25,7 @@ use super::tokens::{self, Callers};
 use super::upgrade::{self, Admitted, Upgrade};
 use super::{fault, identity, mirror, session, trace, websocket};
 use crate::balance::Seat;
+use crate::client_body::ClientBody;
 use crate::http_pool::Leased;
 use crate::request_body::{self, RequestBody};
 
@@ -32,6 +33,7 @@ use crate::request_body::{self, RequestBody};
 pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let mut view = client.view();
     let (mut head, body) = request.into_parts();
+    let mut body = ClientBody::new(body);
     let mut exchange = Exchange::new(&client, &view, &head);
     let default = || default_host(&view.target).and_then(|host| host.parse().ok());
     let mut asks = match head::prepare(&mut head, default) {
@@ -47,7 +49,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     identity::forwarded_proto(&mut head.headers);
     exchange.request_id = identity::request_id(&mut head.headers);
     exchange.traced(trace::follow(&mut head.headers, client.gate.trace_share()));
-    let permitted = Box::pin(permit(&client, &mut view, (&mut head, &mut asks), &mut exchange)).await;
+    let permitted = Box::pin(permit(&client, &mut view, (&mut head, &mut asks, &mut body), &mut exchange)).await;
     let mut upgrade = match permitted {
         Ok(upgrade) => upgrade,
         Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
@@ -60,7 +62,9 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     if let Some(routed) = &routed {
         exchange.aimed(&routed.target);
         let backend = (&routed.target, &mut exchange, upgrade.as_mut());
-        if let Err(refusal) = Box::pin(permit_at_backend(&client, &view, (&mut head, &mut asks), backend)).await {
+        if let Err(refusal) =
+            Box::pin(permit_at_backend(&client, &view, (&mut head, &mut asks, &mut body), backend)).await
+        {
             return Ok(refuse(exchange, &refusal, asks.grpc));
         }
     }
@@ -130,7 +134,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
 async fn permit(
     client: &Arc<Client>,
     view: &mut Arc<View>,
-    (head, asks): (&mut Parts, &mut Asks),
+    (head, asks, body): (&mut Parts, &mut Asks, &mut ClientBody),
     exchange: &mut Exchange,
 ) -> Result<Option<Upgrade>, Refusal> {
     routing::normalise(asks)?;
@@ -140,7 +144,7 @@ async fn permit(
     let mut asked = Consent::default();
     if authorize::asks_somebody(view.guards()) {
         let asking = (view.guards(), &view.target);
-        Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
+        Box::pin(authorize::ask(client, view, asking, (head, asks, Some(&mut *body)), &mut asked)).await?;
     }
     let now = tokens::now();
     let callers = Callers::of(client, view, (head, asks), &Callers::default(), now).await;
@@ -155,7 +159,7 @@ async fn permit(
         *view = client.view();
         if authorize::asks_somebody(view.guards()) {
             let asking = (view.guards(), &view.target);
-            Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
+            Box::pin(authorize::ask(client, view, asking, (head, asks, Some(&mut *body)), &mut asked)).await?;
         }
         let again = Callers::of(client, view, (head, asks), &callers, now).await;
         callers = again.map_err(|error| Refusal::token(&error))?;
@@ -171,7 +175,7 @@ async fn permit(
 async fn permit_at_backend(
     client: &Arc<Client>,
     view: &View,
-    (head, asks): (&mut Parts, &mut Asks),
+    (head, asks, body): (&mut Parts, &mut Asks, &mut ClientBody),
     (backend, exchange, upgrade): (&WaypointTarget, &mut Exchange, Option<&mut Upgrade>),
 ) -> Result<(), Refusal> {
     let guard = client.gate.guards.of_backend(&view.mesh, &view.own, &view.target, backend);
@@ -186,7 +190,7 @@ async fn permit_at_backend(
         }
         if !guard.asks_nobody() {
             let asking = (std::iter::once(guard), backend);
-            Box::pin(authorize::ask(client, view, asking, (head, asks), &mut asked)).await?;
+            Box::pin(authorize::ask(client, view, asking, (head, asks, Some(&mut *body)), &mut asked)).await?;
         }
         let found = Box::pin(Callers::among([guard], client, (head, asks), &callers, now)).await;
         callers = found.map_err(|error| Refusal::token(&error))?;

@@ -165,7 +165,8 @@ impl Admitted {
     ) -> Result<(), String> {
         if authorize::asks_somebody(guards()) {
             // Only those who have not let it pass before are asked.
-            let asked = (&mut self.head, &self.asks);
+            // It has no body: what follows its head is of another protocol.
+            let asked = (&mut self.head, &self.asks, None);
             let asked = authorize::ask(client, view, (guards(), target), asked, &mut self.asked);
             Box::pin(asked).await.map_err(|refusal| refusal.reason)?;
         }

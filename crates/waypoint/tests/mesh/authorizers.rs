@@ -35,16 +35,16 @@ use crate::support::{Mesh, raw, server, soon};
 use crate::websockets::{echo, lives, open_with};
 
 /// What an authoriser of a test answers.
-enum Reply {
+pub(crate) enum Reply {
     Says(CheckResponse),
     /// Status, content type, body, and the gRPC status at the end, if there is an end.
     Raw(u16, &'static str, Vec<u8>, Option<&'static str>),
     Never,
 }
 
-type Says = Arc<dyn Fn(&AttributeContext) -> Reply + Send + Sync>;
+pub(crate) type Says = Arc<dyn Fn(&AttributeContext) -> Reply + Send + Sync>;
 
-fn says(reply: impl Fn(&AttributeContext) -> Reply + Send + Sync + 'static) -> Says {
+pub(crate) fn says(reply: impl Fn(&AttributeContext) -> Reply + Send + Sync + 'static) -> Says {
     Arc::new(reply)
 }
 
@@ -67,7 +67,7 @@ fn respond(reply: Reply) -> Option<Response<BoxBody<Bytes, Infallible>>> {
 }
 
 /// The program of an authoriser.
-async fn program(says: Says) -> SocketAddr {
+pub(crate) async fn program(says: Says) -> SocketAddr {
     server(move |stream| {
         let says = says.clone();
         async move {
@@ -93,7 +93,7 @@ async fn program(says: Says) -> SocketAddr {
 }
 
 /// The authoriser as a service of the mesh whose pod has this program. Each pod has an address of its own.
-async fn publish(mesh: &Mesh, program: SocketAddr) {
+pub(crate) async fn publish(mesh: &Mesh, program: SocketAddr) {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let last = u8::try_from(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap();
     let pod = SocketAddr::from(([127, 0, 9, last], program.port()));
@@ -106,7 +106,7 @@ async fn publish(mesh: &Mesh, program: SocketAddr) {
     mesh.endpoint(&service, 8, pod, TunnelProtocol::Hbone);
 }
 
-fn provider() -> Authorizer {
+pub(crate) fn provider() -> Authorizer {
     Authorizer {
         provider: "opa".into(),
         namespace: "".into(),
@@ -115,6 +115,7 @@ fn provider() -> Authorizer {
         timeout: Duration::from_secs(20),
         fail_open: false,
         status_on_error: 403,
+        body: None,
     }
 }
 
@@ -136,13 +137,13 @@ fn test(attribute: Attribute, value: &str) -> AttributeTest {
 }
 
 /// Has `provider` asked about what is below `/asked`.
-fn custom(of: &Service, provider: Authorizer) -> Policy {
+pub(crate) fn custom(of: &Service, provider: Authorizer) -> Policy {
     let asked = vec![test(Attribute::Path, "/asked*")];
     Policy { authorizer: Some(provider.into()), ..policy(of, "custom", PolicyAction::Custom, asked) }
 }
 
 /// A service whose requests below `/asked` are asked about.
-async fn guarded(says: Says, provider: Authorizer) -> (Mesh, Service) {
+pub(crate) async fn guarded(says: Says, provider: Authorizer) -> (Mesh, Service) {
     let mesh = Mesh::new().await;
     publish(&mesh, program(says).await).await;
     let web = mesh.service(AppProtocol::Http11, &[mirror().await]).await;
@@ -160,7 +161,7 @@ fn status(code: i32) -> Option<Status> {
     Some(Status { code, message: "said so".to_owned(), ..Status::default() })
 }
 
-fn allowed(ok: OkHttpResponse) -> Reply {
+pub(crate) fn allowed(ok: OkHttpResponse) -> Reply {
     Reply::Says(CheckResponse { status: status(0), http_response: Some(HttpResponse::OkResponse(ok)) })
 }
 
@@ -169,7 +170,7 @@ fn header(name: &str, value: &str) -> HeaderValueOption {
     HeaderValueOption { header: Some(pair), ..HeaderValueOption::default() }
 }
 
-fn denied(code: i32, headers: Vec<HeaderValueOption>, body: &str) -> Reply {
+pub(crate) fn denied(code: i32, headers: Vec<HeaderValueOption>, body: &str) -> Reply {
     let denied = DeniedHttpResponse { status: Some(HttpStatus { code }), headers, body: body.to_owned() };
     Reply::Says(CheckResponse { status: status(7), http_response: Some(HttpResponse::DeniedResponse(denied)) })
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
+mod authorizer_bodies;
 mod authorizers;
 mod balance;
 mod clear;
