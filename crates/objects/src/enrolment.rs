@@ -55,6 +55,11 @@ pub fn named_waypoint(labels: &Labels, own_namespace: &str) -> Option<(Name, Nam
     Some((namespace, gateway.clone()))
 }
 
+/// Whether an object says that a waypoint's users may be reached around it.
+pub fn allows_bypass(metadata: &ObjectMeta) -> bool {
+    metadata.annotation(WAYPOINT_BYPASS) == Some("allowed")
+}
+
 /// Whether a node agent reports that it has captured the pod.
 pub fn is_captured(pod: &ObjectMeta) -> bool {
     pod.annotation(REDIRECTION_ANNOTATION) == Some(REDIRECTION_ENABLED)

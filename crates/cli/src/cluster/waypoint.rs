@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use leno_kubernetes::{Client, Cluster, Patch};
 use leno_objects::{
-    Gateway, HBONE, Kind, Mode, Object, USE_WAYPOINT, WAYPOINT_BYPASS, WAYPOINT_CLASS, WAYPOINT_FOR, decode,
+    Gateway, HBONE, Kind, Mode, Object, USE_WAYPOINT, WAYPOINT_CLASS, WAYPOINT_FOR, allows_bypass, decode,
 };
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};
@@ -157,7 +157,7 @@ impl Shown {
                 traffic: metadata.label(WAYPOINT_FOR).unwrap_or("service").to_owned(),
                 programmed: holds,
                 message: told.unwrap_or("no control plane has looked at it yet").to_owned(),
-                bypass: metadata.annotation(WAYPOINT_BYPASS) == Some("allowed"),
+                bypass: allows_bypass(metadata),
             }
         })
     }

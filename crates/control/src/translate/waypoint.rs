@@ -3,7 +3,7 @@
 
 use leno_model::{GatewayAddress, GatewayDestination, HBONE_PORT, Name, Service, ServiceName};
 use leno_objects::{
-    Gateway, GatewayClass, Labels, Namespace, ObjectMeta, ObjectStore, USE_WAYPOINT, WAYPOINT_BYPASS, WaypointFor,
+    Gateway, GatewayClass, Labels, Namespace, ObjectMeta, ObjectStore, USE_WAYPOINT, WaypointFor, allows_bypass,
     named_waypoint,
 };
 
@@ -50,11 +50,6 @@ pub(super) fn gateway_of(metadata: &ObjectMeta, namespace_labels: Option<&Labels
         Some(_) => named_waypoint(&metadata.labels, &metadata.namespace),
         None => namespace_labels.and_then(|labels| named_waypoint(labels, &metadata.namespace)),
     }
-}
-
-/// Whether an object says that a waypoint's users may be reached around it.
-fn allows_bypass(metadata: &ObjectMeta) -> bool {
-    metadata.annotation(WAYPOINT_BYPASS) == Some("allowed")
 }
 
 /// The waypoint of an object.

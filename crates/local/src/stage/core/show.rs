@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use leno_model::Name;
 use leno_objects::{
-    Gateway, GatewayClass, Kind, Node as NodeObject, Object, ObjectKey, ObjectMeta, Pod, Service, WAYPOINT_BYPASS,
-    WAYPOINT_FOR, selects,
+    Gateway, GatewayClass, Kind, Node as NodeObject, Object, ObjectKey, Pod, Service, WAYPOINT_FOR, allows_bypass,
+    selects,
 };
 
 use super::{Core, Entry};
@@ -45,26 +45,13 @@ impl Names {
                 }
                 _ => {}
             }
-            let kind = match object {
-                Object::Namespace(_) => "Namespace",
-                Object::Service(_) => "Service",
-                Object::Pod(_) => "Pod",
-                Object::Gateway(_) => "Gateway",
-                _ => continue,
-            };
-            if may_be_gone_around(metadata) {
-                names.bypassed.push(match &*metadata.namespace {
-                    "" => format!("{kind} {}", metadata.name),
-                    namespace => format!("{kind} {namespace}/{}", metadata.name),
-                });
+            let may = matches!(object.kind(), Kind::Namespace | Kind::Service | Kind::Pod | Kind::Gateway);
+            if may && allows_bypass(metadata) {
+                names.bypassed.push(object.key().to_string());
             }
         }
         names
     }
-}
-
-fn may_be_gone_around(metadata: &ObjectMeta) -> bool {
-    metadata.annotation(WAYPOINT_BYPASS) == Some("allowed")
 }
 
 fn waypoint_listing(gateway: &Gateway, class: Option<&GatewayClass>) -> Option<WaypointListing> {
@@ -74,7 +61,7 @@ fn waypoint_listing(gateway: &Gateway, class: Option<&GatewayClass>) -> Option<W
         name: metadata.name.to_string(),
         class: spec.gateway_class_name.clone(),
         traffic: metadata.label(WAYPOINT_FOR).unwrap_or("service").to_owned(),
-        bypass: may_be_gone_around(metadata),
+        bypass: allows_bypass(metadata),
     })
 }
 
