@@ -37,6 +37,15 @@ fn assert_same(found: &Request, wanted: &DeltaDiscoveryRequest) {
     assert_eq!(found.held().is_empty(), held.is_empty());
 }
 
+/// The library's decoder of maps does not look at the wire type: it would take these for one entry without name and version.
+#[test]
+fn what_is_no_list_by_its_tag_is_not_read_as_one() {
+    let number = Request::decode(Bytes::from_static(&[5 << 3, 0])).unwrap();
+    assert!(number.held().is_empty() && number.held().by_name().is_empty());
+    let list = Request::decode(Bytes::from_static(&[5 << 3 | 2, 0])).unwrap();
+    assert_eq!(list.held().by_name(), [("", "")]);
+}
+
 proptest! {
     #[test]
     fn as_the_library_decodes(first in request(), second in request()) {
@@ -50,6 +59,8 @@ proptest! {
     #[test]
     fn arbitrary_bytes(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0x2a), Just(0x0a), 0..6u8], 0..40)) {
         match (DeltaDiscoveryRequest::decode(&*bytes), Request::decode(bytes.clone().into())) {
+            // A list that is a number by its tag is skipped, as by protobuf's own decoders. The library reads it all the same.
+            (Ok(_), Ok(_)) if bytes.iter().any(|byte| (byte & 0x7f) >> 3 == 5 && byte & 7 != 2) => {}
             (Ok(wanted), Ok(found)) => assert_same(&found, &wanted),
             (Err(_), Err(_)) => {}
             // Of wrong kinds and groups in a pair, the library knows more.
