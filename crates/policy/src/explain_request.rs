@@ -19,7 +19,7 @@ use crate::explain_endpoint::{
 use crate::http::{Caller, Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};
 use crate::routing::{self, Way};
 use crate::waypoint_target::{WaypointTarget, waypoint_target};
-use crate::{explain_defaults, explain_token};
+use crate::{explain_defaults, explain_endpoint_policy, explain_token};
 
 /// A request that somebody asks about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -620,6 +620,7 @@ fn to_backends(
                 match mesh.service(id) {
                     Some(service) => {
                         of_service(mesh, own, service, *port, None, &mut backend);
+                        told_of_endpoints(mesh, service, *port, out);
                         let refused = refused_by_backend(at, service, *port, request, out, &mut backend.policies);
                         backend.refused = refused.or(backend.refused);
                     }
@@ -703,6 +704,7 @@ fn unrouted(mesh: &Mesh, own: &Arc<Workload>, target: &WaypointTarget, out: &mut
         WaypointTarget::Service { service, port, address } => {
             backend.to = format!("{}:{port}", service.id);
             of_service(mesh, own, service, *port, Some(*address), &mut backend);
+            told_of_endpoints(mesh, service, *port, out);
         }
         WaypointTarget::Pod { workload, address, .. } => {
             backend.to = format!("pod {}/{} at {address}", workload.namespace, workload.name);
@@ -720,6 +722,17 @@ fn unrouted(mesh: &Mesh, own: &Arc<Workload>, target: &WaypointTarget, out: &mut
         }
     }
     out.backends.push(backend);
+}
+
+/// What a DestinationRule does to a service's endpoints.
+fn told_of_endpoints(mesh: &Mesh, service: &Service, port: u16, out: &mut AtWaypoint) {
+    let said = mesh
+        .endpoint_policy_of(&service.id)
+        .and_then(|policy| explain_endpoint_policy::said(policy, &service.id, port));
+    // A route may name one service several times.
+    if let Some(said) = said.filter(|said| !out.notes.contains(said)) {
+        out.notes.push(said);
+    }
 }
 
 fn of_service(

@@ -16,6 +16,7 @@ mod endpoints;
 pub mod explain;
 mod explain_defaults;
 mod explain_endpoint;
+mod explain_endpoint_policy;
 pub mod explain_groups;
 pub mod explain_request;
 mod explain_text;
