@@ -31,6 +31,7 @@ mod ownership;
 mod pages;
 mod policy;
 mod programs;
+mod shop;
 mod stage;
 mod studies;
 mod takeover;

@@ -1,17 +1,9 @@
 //! A browser on a stage: what a page of one origin may ask of a service of another, by the CORS filter of its route.
 
+use crate::shop::SHOP;
 use crate::stage::{Ran, Stage, eventually, run, skip};
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: app, namespace: shop}
@@ -37,11 +29,6 @@ spec:
     - type: CORS
       cors: {allowOrigins: ['http://app.shop'], allowMethods: [PUT], allowHeaders: [x-token], exposeHeaders: [x-left]}
     backendRefs: [{name: api, port: 80}]
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop}
-spec: {nodeName: node-1, containers: [{name: c, command: [sleep, infinity]}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -91,7 +78,7 @@ fn a_browser_asks_before_a_page_reaches_another_origin() {
     if skip("a_browser_asks_before_a_page_reaches_another_origin", &["nginx", "curl", "chromium-headless-shell"]) {
         return;
     }
-    let stage = Stage::up(&[("mesh.yaml", MESH)], &["--nodes", "2"]);
+    let stage = Stage::up(&[("shop.yaml", SHOP), ("mesh.yaml", MESH)], &["--nodes", "2"]);
     eventually("the service answers", || {
         let ran = stage.sh("shop/client", "curl -sS -m 20 -X PUT http://api.shop/item");
         if ran.stdout == "PUT done" { Ok(()) } else { Err(format!("{ran:?}")) }

@@ -6,18 +6,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::Command;
 
+use crate::shop::SHOP;
 use crate::stage::{Stage, eventually, run, skip};
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: front, namespace: shop}
@@ -34,11 +26,6 @@ apiVersion: v1
 kind: Service
 metadata: {name: b, namespace: shop}
 spec: {selector: {app: b}, ports: [{name: tls, port: 443, targetPort: 8443}, {name: tcp, port: 9000}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop}
-spec: {nodeName: node-1, containers: [{name: c, command: [sleep, infinity]}]}
 "#;
 
 /// A server of TLS with the certificate of `NAME.example`, and one that says its name and repeats what it hears.
@@ -126,8 +113,13 @@ fn connections_follow_tls_routes_and_tcp_routes() {
         SERVER.replace("NAME", name).replace("DIRECTORY", directory)
     };
     let servers = server("a") + &server("b");
-    let files =
-        [("mesh.yaml", MESH), ("servers.yaml", &servers), ("tls.yaml", BY_NAME), ("tcp.yaml", &by_weight(3, "b", 1))];
+    let files = [
+        ("shop.yaml", SHOP),
+        ("mesh.yaml", MESH),
+        ("servers.yaml", &servers),
+        ("tls.yaml", BY_NAME),
+        ("tcp.yaml", &by_weight(3, "b", 1)),
+    ];
     let stage = Stage::up(&files, &["--nodes", "2"]);
     let client = |line: &str| stage.sh("shop/client", line);
 
@@ -236,8 +228,10 @@ fn connections_pass_by_their_server_name() {
     certificate(certificates.path(), "a");
     let server = SERVER.replace("NAME", "a").replace("DIRECTORY", directory);
     let allowed = by_server_name("ALLOW", "a.example, '*.open.a.example'");
-    let stage =
-        Stage::up(&[("mesh.yaml", MESH), ("server.yaml", &server), ("policy.yaml", &allowed)], &["--nodes", "2"]);
+    let stage = Stage::up(
+        &[("shop.yaml", SHOP), ("mesh.yaml", MESH), ("server.yaml", &server), ("policy.yaml", &allowed)],
+        &["--nodes", "2"],
+    );
     let client = |line: &str| stage.sh("shop/client", line);
     // The server would answer to any of these names.
     let asks_for = |host: &str| {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use leno_testkit::skips;
 
+use crate::shop::SHOP;
 use crate::stage::{Stage, eventually, run, skip};
 
 const PROTO: &str = r#"
@@ -25,15 +26,6 @@ service Others { rpc Unary(Text) returns (Text); }
 "#;
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: calls, namespace: shop}
@@ -62,11 +54,6 @@ spec:
   targetRefs: [{kind: Service, group: '', name: calls}]
   action: DENY
   rules: [{to: [{operation: {paths: ['/test.Calls/Erase']}}]}]
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop}
-spec: {nodeName: node-1, containers: [{name: c, command: [sleep, infinity]}]}
 "#;
 
 /// A server that says its name before what it repeats.
@@ -117,7 +104,7 @@ fn grpcurl_calls_through_a_waypoint() {
     let protos = tempfile::tempdir().unwrap();
     std::fs::write(protos.path().join("calls.proto"), PROTO).unwrap();
     let servers = SERVER.replace("NAME", "calls") + &SERVER.replace("NAME", "next");
-    let stage = Stage::up(&[("mesh.yaml", MESH), ("servers.yaml", &servers)], &["--nodes", "2"]);
+    let stage = Stage::up(&[("shop.yaml", SHOP), ("mesh.yaml", MESH), ("servers.yaml", &servers)], &["--nodes", "2"]);
     let (program, protos) = (Path::new(&program).display(), protos.path().display());
     let call = |method: &str, said: &str, more: &str| {
         stage.sh(

@@ -2,18 +2,10 @@
 
 use std::collections::HashMap;
 
+use crate::shop::SHOP;
 use crate::stage::{Stage, eventually, run, skip};
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -36,11 +28,6 @@ spec:
     - type: CORS
       cors: {allowOrigins: ['https://app.example'], allowMethods: [PUT], allowHeaders: [x-token], exposeHeaders: [x-left], allowCredentials: true, maxAge: 60}
     backendRefs: [{name: web, port: 80}]
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop}
-spec: {nodeName: node-1, serviceAccountName: client, containers: [{name: c, command: [sleep, infinity]}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -112,7 +99,7 @@ fn programs_of_others_pass_a_waypoint() {
     if skip("programs_of_others_pass_a_waypoint", &["nginx", "curl", "nghttp", "h2load", "/usr/bin/python3", SOCKETS]) {
         return;
     }
-    let stage = Stage::up(&[("mesh.yaml", MESH)], &["--nodes", "2"]);
+    let stage = Stage::up(&[("shop.yaml", SHOP), ("mesh.yaml", MESH)], &["--nodes", "2"]);
     let client = |line: &str| stage.sh("shop/client", line).ok().stdout;
     eventually("the service answers", || {
         let ran = stage.sh("shop/client", "curl -sS -m 20 http://web.shop/hello");

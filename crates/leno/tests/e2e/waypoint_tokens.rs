@@ -4,18 +4,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::shop::SHOP;
 use crate::stage::{Ran, Stage, eventually, run, skip};
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -25,11 +17,6 @@ apiVersion: v1
 kind: Service
 metadata: {name: issuer, namespace: shop}
 spec: {selector: {app: issuer}, ports: [{name: http, port: 80, targetPort: 8080}, {name: dead, port: 81, targetPort: 8999}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop}
-spec: {nodeName: node-1, containers: [{name: c, command: [sleep, infinity]}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -182,7 +169,7 @@ fn tokens_that_openssl_has_signed_are_checked_at_a_waypoint() {
     serve("first");
     let issuer = ISSUER.replace("KEYS", keys.path().to_str().unwrap());
     let policies = POLICIES.replace("INLINE", &made["inline"].to_string());
-    let files = [("mesh.yaml", MESH), ("issuer.yaml", &issuer), ("policies.yaml", &policies)];
+    let files = [("shop.yaml", SHOP), ("mesh.yaml", MESH), ("issuer.yaml", &issuer), ("policies.yaml", &policies)];
     let stage = Stage::up(&files, &["--nodes", "2"]);
     let ask = |name: &str, path: &str| {
         let ran = curl(&stage, &format!("-H 'authorization: Bearer {}' http://web{path}", token(name)));

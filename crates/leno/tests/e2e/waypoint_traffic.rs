@@ -3,18 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use crate::shop::SHOP;
 use crate::stage::{Stage, eventually, run, skip};
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -44,11 +36,6 @@ apiVersion: v1
 kind: Service
 metadata: {name: odd, namespace: shop}
 spec: {selector: {app: odd}, ports: [{name: http, port: 80, targetPort: 8080}, {name: grpc, port: 90, targetPort: 9000}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop}
-spec: {nodeName: node-1, containers: [{name: c, command: [sleep, infinity]}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -222,7 +209,7 @@ fn routes_and_rules_about_traffic_hold_for_programs_of_others() {
     let aborts = faults(
         "{fault: {delay: {percentage: {value: 100}, fixedDelay: 400ms}, abort: {percentage: {value: 100}, httpStatus: 418}}}",
     );
-    let mut files = vec![("mesh.yaml", MESH), ("routes.yaml", ROUTES), ("faults.yaml", &aborts)];
+    let mut files = vec![("shop.yaml", SHOP), ("mesh.yaml", MESH), ("routes.yaml", ROUTES), ("faults.yaml", &aborts)];
     files.extend(servers.iter().map(|(name, text)| (&**name, &**text)));
     let stage = Stage::up(&files, &["--nodes", "2"]);
 
