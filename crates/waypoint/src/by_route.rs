@@ -14,7 +14,7 @@ use leno_tunnel::{TunnelStream, timers};
 use crate::asked::{Asked, backend};
 use crate::failure::Failure;
 use crate::gate::Gate;
-use crate::guard::ServerName;
+use crate::server_name::ServerName;
 
 /// A client's first message of TLS is no longer than this. With certificates of the post-quantum kind it has a few KiB.
 const LONGEST_HELLO: usize = 64 << 10;

@@ -12,6 +12,7 @@ use leno_proxy::tunnels::Tunnel;
 use crate::asked::Asked;
 use crate::failure::Failure;
 use crate::gate::Gate;
+use crate::server_name::ServerName;
 
 /// The policies of what was asked for.
 pub(crate) fn guard(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Arc<Guard> {
@@ -25,16 +26,6 @@ pub(crate) enum What<'a> {
     Request(&'a Request<'a>, &'a Caller),
     /// A connection that is passed on unread.
     Unread(&'a ServerName),
-}
-
-/// The server name that the client of a connection asks for.
-#[derive(Debug, Clone, Default)]
-pub(crate) enum ServerName {
-    /// Nobody has listened, or it could not be made out.
-    #[default]
-    Unknown,
-    /// `None` if it asks for none, or does not speak TLS.
-    Known(Option<String>),
 }
 
 /// Decides whether something may pass. `note` gets what is only logged.

@@ -16,8 +16,9 @@ use crate::balance::{InFlight, Limit, Tried, Wish, hash};
 use crate::by_route;
 use crate::failure::Failure;
 use crate::gate::Gate;
-use crate::guard::{self, ServerName, What};
+use crate::guard::{self, What};
 use crate::report::Report;
+use crate::server_name::ServerName;
 use crate::stream::Stream;
 use crate::upstream::{self, Caller};
 use crate::wire::write_all;
@@ -170,7 +171,10 @@ fn permit(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let judged = guard::judge(guard, tunnel, target, What::Unread(name), |note| report.note(note));
-    judged.map_err(|denied| Failure::Denied(Arc::new(denied)))
+    judged.map_err(|denied| match guard.needs_server_name() {
+        true => Failure::DeniedUnread(Arc::new((denied, name.clone()))),
+        false => Failure::Denied(Arc::new(denied)),
+    })
 }
 
 /// Returns when the policies no longer let the connection pass: those of what was asked for, or those of the backend to which a

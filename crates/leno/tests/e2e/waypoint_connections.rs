@@ -251,6 +251,10 @@ fn connections_pass_by_their_server_name() {
     assert_eq!(client("socat -t 10 - TCP:front.shop:9000 </dev/null").stdout, "");
     let log = run(stage.command("logs").arg("shop/gate")).ok().stdout;
     assert!(log.contains("no ALLOW policy matches (checked shop/named)"), "{log}");
+    for asked in ["server name \\\"b.example\\\"", "no server name"] {
+        let why = format!("peer is cluster.local/ns/shop/sa/default, and the client asks for {asked}");
+        assert!(log.contains(&why), "{why}: {log}");
+    }
 
     // Asked beforehand, the answers are the same.
     let explain = |host: &str| {
