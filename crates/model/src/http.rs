@@ -15,7 +15,9 @@ mod route;
 mod token;
 
 pub use authorization::{Attribute, AttributeTest, Policy, PolicyAction, PolicyClause, PolicyRule, PolicyTarget};
-pub use authorizer::{AllowedBy, AnswerHeader, Authorizer, AuthorizerAnswer, CheckedBody, DeniedBy, HeaderMeets};
+pub use authorizer::{
+    AllowedBy, AnswerHeader, Authorizer, AuthorizerAnswer, CheckedBody, DeniedBy, HeaderMeets, HttpCheck,
+};
 pub use backend_target::BackendTarget;
 pub use endpoints::{Balancing, Ejection, EndpointPolicy, EndpointRules, HashOf, RetryBudget};
 pub use filter::{Cors, Filter, HeaderChanges, Mirror, PathChange, Redirect, Rewrite};

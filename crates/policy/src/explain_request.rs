@@ -415,8 +415,13 @@ fn authorizers(guard: &Guard, subject: &Subject<'_>) -> Vec<String> {
                 format!(". It is told up to {most} bytes of its body; a longer one gets status 413")
             }
         };
+        let (over, path) = match &it.http {
+            None => (" over gRPC", String::new()),
+            Some(how) if how.path_prefix.is_empty() => (" over HTTP", String::new()),
+            Some(how) => (" over HTTP", format!(", with {} before its path", how.path_prefix)),
+        };
         format!(
-            "before all other policies the waypoint asks the authoriser {:?} ({}:{}) whether it may pass, as policy {policy} \
+            "before all other policies the waypoint asks the authoriser {:?} ({}:{}){over}{path} whether it may pass, as policy {policy} \
              says; it is not asked here{body}. Without an answer within {:?} the request {without}",
             it.provider, it.hostname, it.port, it.timeout
         )

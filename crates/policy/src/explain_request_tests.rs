@@ -196,6 +196,7 @@ fn an_authoriser_is_said_to_be_asked_and_not_taken_for_granted() {
         fail_open: false,
         status_on_error: 403,
         body: Some(CheckedBody { most: 8192, partial: false, raw: false }),
+        http: None,
     };
     let custom = policy("default/ask", PolicyAction::Custom, &shop.web, vec![asks(Attribute::Path, "/asked*")]);
     shop.mesh.upsert_request_policy(Arc::new(Policy { authorizer: Some(authorizer.into()), ..custom }));

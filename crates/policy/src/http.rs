@@ -15,6 +15,7 @@ mod cors;
 mod decision;
 mod error;
 mod guard;
+pub mod over_http;
 mod path_pattern;
 mod request;
 mod rule;

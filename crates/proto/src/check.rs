@@ -192,7 +192,7 @@ fn denied_by(code: i32, message: String, denied: wire::DeniedHttpResponse) -> Au
         status: denied.status.map(|status| status.code).filter(|code| *code != 0),
         // One that this version does not know how to add changes nothing about the denial.
         headers: denied.headers.into_iter().filter_map(|one| header(one).ok()).collect(),
-        body: denied.body,
+        body: denied.body.into_bytes(),
     })
 }
 

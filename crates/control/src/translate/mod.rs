@@ -11,6 +11,7 @@ mod index;
 mod last_good;
 mod peer_authentication;
 mod policy_refs;
+mod provider_http;
 mod providers;
 mod rate;
 mod request_policy;

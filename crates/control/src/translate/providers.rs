@@ -14,7 +14,7 @@ use leno_model::http::{Authorizer, CheckedBody};
 use leno_objects::{ConfigMap, GoDuration, ObjectKey, ObjectStore};
 use serde_json::{Map, Value};
 
-use super::Options;
+use super::{Options, provider_http};
 
 /// The entry of the mesh's configuration in its ConfigMap: YAML as it is written, JSON as it is read here, which
 /// [`mesh_config_entry`] makes of it.
@@ -160,8 +160,7 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
         (Some(_), Some(_)) => return Err("it is several things".to_owned()),
     };
     match kind.as_str() {
-        "envoyExtAuthzGrpc" => {}
-        "envoyExtAuthzHttp" => return Err("envoyExtAuthzHttp is not spoken by Leno; envoyExtAuthzGrpc is".to_owned()),
+        "envoyExtAuthzGrpc" | "envoyExtAuthzHttp" => {}
         other => return Err(format!("{other} is no authoriser")),
     }
     let fields = fields.as_object().ok_or_else(|| format!("{kind} is no mapping"))?;
@@ -174,7 +173,11 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
         fail_open: false,
         status_on_error: FORBIDDEN,
         body: None,
+        http: None,
     };
+    if kind == "envoyExtAuthzHttp" {
+        out.http = Some(Box::new(provider_http::read(kind, fields)?));
+    }
     for (field, value) in fields {
         let bad = |what: &str| format!("{kind}.{field} is not {what}");
         let number = || number(value).and_then(|number| u16::try_from(number).ok());
@@ -202,6 +205,7 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
             // Routes are looked for afterwards in any case.
             "clearRouteCache" if value.is_boolean() => {}
             "includeRequestBodyInCheck" => out.body = Some(body(&format!("{kind}.{field}"), value)?),
+            _ if out.http.is_some() && provider_http::FIELDS.contains(&field.as_str()) => {}
             _ => return Err(format!("{kind}.{field}: this version of Leno does not know this field")),
         }
     }

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use leno_model::http::HttpCheck;
 use leno_objects::{Mode, decode};
 
 use super::*;
@@ -62,6 +63,47 @@ fn a_provider_is_read_with_istios_defaults() {
 }
 
 #[test]
+fn a_provider_over_http_is_read_whole() {
+    let text = "
+extensionProviders:
+- name: all
+  envoyExtAuthzHttp:
+    service: gate.auth.svc.cluster.local
+    port: 80
+    timeout: 1s
+    failOpen: true
+    statusOnError: '503'
+    pathPrefix: /check
+    includeRequestHeadersInCheck: [Cookie, 'X-Ext-*', '*-id', host]
+    includeHeadersInCheck: [older]
+    includeAdditionalHeadersInCheck: {X-From: mesh}
+    includeRequestBodyInCheck: {maxRequestBytes: '16'}
+    headersToUpstreamOnAllow: [authorization, x-user]
+    headersToDownstreamOnDeny: [set-cookie, content-length]
+    headersToDownstreamOnAllow: ['*']
+- name: older
+  envoyExtAuthzHttp: {service: gate.auth.svc.cluster.local, port: 80, includeHeadersInCheck: [older]}
+";
+    let (providers, warnings) = of(text);
+    assert_eq!(warnings, Vec::<String>::new());
+    let all = get(&providers, "all").unwrap();
+    assert_eq!((all.timeout, all.fail_open, all.status_on_error), (Duration::from_secs(1), true, 503));
+    assert_eq!(all.body, Some(CheckedBody { most: 16, partial: false, raw: false }));
+    let names = |of: &[&str]| of.iter().map(|name| Name::from(*name)).collect::<Vec<_>>();
+    let expected = HttpCheck {
+        path_prefix: "/check".into(),
+        request_headers: names(&["cookie", "x-ext-*", "*-id", "host"]),
+        added: vec![("x-from".into(), "mesh".into())],
+        to_upstream: names(&["authorization", "x-user"]),
+        to_client_denied: names(&["set-cookie", "content-length"]),
+        to_client_allowed: names(&["*"]),
+    };
+    assert_eq!(all.http.as_deref(), Some(&expected));
+    let older = get(&providers, "older").unwrap();
+    assert_eq!(older.http.as_ref().unwrap().request_headers, names(&["older"]));
+}
+
+#[test]
 fn what_can_not_be_honoured_is_no_provider() {
     for (fields, why) in [
         ("{service: opa.a, port: 1, includeRequestBodyInCheck: {}}", "needs maxRequestBytes"),
@@ -87,8 +129,34 @@ fn what_can_not_be_honoured_is_no_provider() {
         let error = get(&providers, "x").unwrap_err();
         assert!(error.contains(why) && warnings.len() == 1 && warnings[0].contains(why), "{error} {warnings:?}");
     }
-    let http = of("extensionProviders:\n- name: x\n  envoyExtAuthzHttp: {service: a.b, port: 1}\n").0;
-    assert!(get(&http, "x").unwrap_err().contains("not spoken by Leno"));
+    for (field, why) in [
+        ("pathPrefix: check", "pathPrefix is not a path"),
+        ("pathPrefix: '/check?a='", "pathPrefix is not a path"),
+        ("pathPrefix: /check/", "pathPrefix is not a path"),
+        ("pathPrefix: /a/../b", "pathPrefix is not a path"),
+        ("pathPrefix: /%2e%2e", "pathPrefix is not a path"),
+        ("pathPrefix: 5", "pathPrefix is no text"),
+        ("includeRequestHeadersInCheck: [x-*-y]", "includeRequestHeadersInCheck: \"x-*-y\" is no header's name"),
+        ("includeRequestHeadersInCheck: [5]", "no header's name"),
+        ("includeRequestHeadersInCheck: x", "no list"),
+        ("includeRequestHeadersInCheck: [Connection]", "connection belongs to one connection"),
+        ("headersToUpstreamOnAllow: [host]", "headersToUpstreamOnAllow: host belongs to one connection or message"),
+        ("headersToDownstreamOnAllow: [Transfer-Encoding]", "transfer-encoding belongs"),
+        ("headersToDownstreamOnDeny: [upgrade]", "upgrade belongs"),
+        ("includeAdditionalHeadersInCheck: {host: a}", "\"host\" is no header that can be added"),
+        ("includeAdditionalHeadersInCheck: {x: '%REQ(y)%'}", "includeAdditionalHeadersInCheck.x is not a fixed text"),
+        ("includeAdditionalHeadersInCheck: {x: 5}", "not a fixed text"),
+        ("includeRequestBodyInCheck: {}", "needs maxRequestBytes"),
+        ("newer: 1", "envoyExtAuthzHttp.newer: this version"),
+        ("failOpen: 1", "envoyExtAuthzHttp.failOpen is not"),
+    ] {
+        let http = format!("extensionProviders:\n- name: x\n  envoyExtAuthzHttp: {{service: a.b, port: 1, {field}}}\n");
+        let (providers, warnings) = of(&http);
+        let error = get(&providers, "x").unwrap_err();
+        assert!(error.contains(why) && warnings[0].contains(why), "{error} {warnings:?}");
+    }
+    let grpc = of("extensionProviders:\n- name: x\n  envoyExtAuthzGrpc: {service: a.b, port: 1, pathPrefix: /a}\n").0;
+    assert!(get(&grpc, "x").unwrap_err().contains("pathPrefix: this version"), "it is for HTTP");
     let good = "{service: opa.a, port: 1}";
     let twice = format!(
         "extensionProviders:\n- {{name: x, envoyExtAuthzGrpc: {good}}}\n- {{name: x, envoyExtAuthzGrpc: {good}}}\n"

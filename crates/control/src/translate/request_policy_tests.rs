@@ -416,7 +416,7 @@ data:
   mesh: |
     {\"extensionProviders\": [
       {\"name\": \"opa\", \"envoyExtAuthzGrpc\": {\"service\": \"opa.auth.svc.cluster.local\", \"port\": 9191, \"failOpen\": FAIL}},
-      {\"name\": \"web\", \"envoyExtAuthzHttp\": {\"service\": \"opa.auth.svc.cluster.local\", \"port\": 8000}}
+      {\"name\": \"web\", \"envoyExtAuthzHttp\": {\"service\": \"opa.auth.svc.cluster.local\", \"port\": 8000, \"pathPrefix\": \"check\"}}
     ]}
 ---
 apiVersion: v1
@@ -490,7 +490,7 @@ fn a_custom_policy_asks_whom_the_mesh_configuration_names() {
     assert!(translator.apply(upserts(&PROVIDERS.replace("FAIL", "true"))).is_empty());
     translator.apply(upserts(&object("shop", &custom("web"))));
     assert_eq!(policy(&translator).action, PolicyAction::Deny);
-    assert!(warnings(&translator, "shop").contains("envoyExtAuthzHttp is not spoken by Leno"));
+    assert!(warnings(&translator, "shop").contains("envoyExtAuthzHttp.pathPrefix is not a path"));
     let key = ObjectKey::new(Kind::ConfigMap, "istio-system", "istio");
     assert!(translator.warnings()[&key][0].contains("envoyExtAuthzHttp"));
 

@@ -1,17 +1,10 @@
-//! External authorisers on a stage: a real gRPC server in the mesh is asked by the waypoint, and curl sees what becomes of it.
+//! External authorisers on a stage: real gRPC and HTTP servers in the mesh are asked by the waypoint, and curl sees what becomes of
+//! it.
 
+use crate::shop::SHOP;
 use crate::stage::{Ran, Stage, eventually, run, skip};
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -21,11 +14,6 @@ apiVersion: v1
 kind: Service
 metadata: {name: opa, namespace: shop, labels: {istio.io/use-waypoint: none}}
 spec: {selector: {app: opa}, ports: [{name: grpc, port: 9191}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: client, namespace: shop}
-spec: {nodeName: node-1, containers: [{name: c, command: [sleep, infinity]}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -169,8 +157,122 @@ spec:
   rules: [{to: [{operation: {paths: ['/asked*']}}]}]
 "#;
 
+/// An authoriser that speaks HTTP. It says what it was asked in a header.
+const GATEKEEPER: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: keeper, namespace: shop, labels: {istio.io/use-waypoint: none}}
+spec: {selector: {app: keeper}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: keeper, namespace: shop, labels: {app: keeper}}
+spec:
+  nodeName: node-1
+  containers:
+  - name: keeper
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}
+    command:
+    - /usr/bin/python3
+    - -c
+    - |
+      import http.server
+      class Keeper(http.server.BaseHTTPRequestHandler):
+          protocol_version = "HTTP/1.1"
+          def answer(self):
+              names = " ".join(sorted(name.lower() for name in self.headers))
+              given = self.headers.get("x-pass")
+              body = b"" if given == "yes" else b"log in\n"
+              self.send_response(200 if given == "yes" else 500 if given == "break" else 302)
+              self.send_header("x-asked", self.command + " " + self.path + " " + self.headers["host"] + " " + names)
+              self.send_header("x-user", "ann")
+              self.send_header("location", "http://login/")
+              self.send_header("content-length", str(len(body)))
+              self.end_headers()
+              self.wfile.write(body)
+          do_GET = do_POST = answer
+      http.server.ThreadingHTTPServer(("", 8080), Keeper).serve_forever()
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    extensionProviders:
+    - name: keeper
+      envoyExtAuthzHttp:
+        service: keeper.shop.svc.cluster.local
+        port: 80
+        timeout: 5s
+        statusOnError: "503"
+        pathPrefix: /check
+        includeRequestHeadersInCheck: [x-p*]
+        includeAdditionalHeadersInCheck: {x-mesh: shop}
+        headersToUpstreamOnAllow: [x-user]
+        headersToDownstreamOnAllow: [x-asked]
+    - name: second
+      envoyExtAuthzHttp:
+        {service: second.shop.svc.cluster.local, port: 80, timeout: 5s, includeRequestHeadersInCheck: [x-p*]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: ask, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, group: '', name: web}]
+  action: CUSTOM
+  provider: {name: keeper}
+  rules: [{to: [{operation: {paths: ['/asked*']}}]}]
+"#;
+
+/// A second one, at the first waypoint. Each of the two is asked about what the other is asked.
+const CIRCLE: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: second, namespace: shop, labels: {istio.io/use-waypoint: gate}}
+spec: {selector: {app: keeper}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: ask-second, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, group: '', name: keeper}]
+  action: CUSTOM
+  provider: {name: second}
+  rules: [{}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: ask-keeper, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, group: '', name: second}]
+  action: CUSTOM
+  provider: {name: keeper}
+  rules: [{}]
+"#;
+
+/// The authoriser behind a waypoint of its own, which lets only the waypoint ask that has to.
+const DOOR: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: shop}
+spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: asker, namespace: shop}
+spec:
+  targetRefs: [{kind: Service, group: '', name: keeper}]
+  action: ALLOW
+  rules: [{from: [{source: {principals: [cluster.local/ns/shop/sa/gate]}}], to: [{operation: {paths: ['/check/*']}}]}]
+"#;
+
 fn curl(stage: &Stage, what: &str) -> Ran {
-    stage.sh("shop/client", &format!("curl -sS -m 20 -w '%{{http_code}}' {what}")).ok()
+    tried(stage, what).ok()
+}
+
+/// The same while things change, when a connection may be refused.
+fn tried(stage: &Stage, what: &str) -> Ran {
+    stage.sh("shop/client", &format!("curl -sS -m 20 -w '%{{http_code}}' {what}"))
 }
 
 /// Waits for a line of the waypoint's log that has all of this.
@@ -189,7 +291,8 @@ fn an_authoriser_that_speaks_grpc_is_asked_at_a_waypoint() {
         return;
     }
     let policies = |fail_open: &str| POLICIES.replace("FAIL", fail_open);
-    let files = [("mesh.yaml", MESH), ("opa.yaml", AUTHORIZER), ("policies.yaml", &policies("false"))];
+    let files =
+        [("shop.yaml", SHOP), ("mesh.yaml", MESH), ("opa.yaml", AUTHORIZER), ("policies.yaml", &policies("false"))];
     let stage = Stage::prepare(&files);
     let warned = run(stage.up_command(&["--nodes", "2"])).ok().stderr;
 
@@ -228,7 +331,8 @@ fn an_authoriser_reads_bodies_at_a_waypoint() {
     if skip("an_authoriser_reads_bodies_at_a_waypoint", &["nginx", "curl", "/usr/bin/python3"]) {
         return;
     }
-    let stage = Stage::prepare(&[("mesh.yaml", MESH), ("opa.yaml", AUTHORIZER), ("bodies.yaml", BODIES)]);
+    let stage =
+        Stage::prepare(&[("shop.yaml", SHOP), ("mesh.yaml", MESH), ("opa.yaml", AUTHORIZER), ("bodies.yaml", BODIES)]);
     let warned = run(stage.up_command(&["--nodes", "2"])).ok().stderr;
     assert!(!warned.contains("shop/read"), "{warned}");
 
@@ -245,4 +349,71 @@ fn an_authoriser_reads_bodies_at_a_waypoint() {
         run(stage.command("explain").args(["shop/client", "shop/box:80", "--method", "POST", "--path", "/asked"]));
     let said = explained.stdout;
     assert!(said.contains("told up to 1024 bytes of its body; a longer one gets status 413"), "{said}");
+}
+
+#[test]
+fn an_authoriser_that_speaks_http_is_asked_at_a_waypoint_also_through_its_own() {
+    let programs = ["nginx", "curl", "/usr/bin/python3"];
+    if skip("an_authoriser_that_speaks_http_is_asked_at_a_waypoint_also_through_its_own", &programs) {
+        return;
+    }
+    let stage = Stage::prepare(&[("shop.yaml", SHOP), ("mesh.yaml", MESH), ("keeper.yaml", GATEKEEPER)]);
+    let warned = run(stage.up_command(&["--nodes", "2"])).ok().stderr;
+    assert!(!warned.contains("shop/ask"), "{warned}");
+
+    let pass = "-i -H 'x-pass: yes' -H 'x-user: root' -H 'secret: s' http://web/asked/%61?b=c";
+    let allowed = curl(&stage, pass).stdout;
+    assert!(allowed.ends_with("\r\n\r\n/asked/a?b=c user=ann pass=yes\n200"), "{allowed}");
+    let asked = "x-asked: GET /check/asked/a?b=c web content-length host x-leno-authorizer-depth x-mesh x-pass\r\n";
+    assert!(allowed.contains(asked), "{allowed}");
+    let denied = curl(&stage, "-i http://web/asked").stdout;
+    assert!(denied.contains("location: http://login/\r\n") && denied.ends_with("\r\n\r\nlog in\n302"), "{denied}");
+    logged(&stage, &["response_code=302", "UAEX", "denied by the authoriser", "of policy shop/ask"]);
+    assert!(curl(&stage, "-H 'x-pass: break' http://web/asked").stdout.ends_with("503"));
+    logged(&stage, &["response_code=503", "UAEX", "it answers with HTTP status 500"]);
+    assert_eq!(curl(&stage, "http://web/open").stdout, "/open user= pass=\n200", "it is not asked about that");
+
+    // Behind the waypoint that asks it, which then reaches it at once.
+    let behind = |waypoint: &str| {
+        GATEKEEPER.replace("istio.io/use-waypoint: none", &format!("istio.io/use-waypoint: {waypoint}"))
+    };
+    stage.write("keeper.yaml", &behind("gate"));
+    eventually("it is behind the same waypoint", || {
+        match stage.sh("shop/client", "curl -sS -m 5 http://keeper/x").stdout {
+            said if said == "log in\n" => Ok(()),
+            other => Err(other),
+        }
+    });
+    assert!(curl(&stage, pass).stdout.ends_with("/asked/a?b=c user=ann pass=yes\n200"));
+
+    // Behind another one, whose policies decide about the question.
+    stage.write("door.yaml", DOOR);
+    stage.write("keeper.yaml", &behind("door"));
+    eventually("it is behind another waypoint", || match tried(&stage, "http://keeper/check/x").stdout {
+        said if said.starts_with("RBAC: access denied") && said.ends_with("403") => Ok(()),
+        other => Err(other),
+    });
+    eventually("it is asked through that", || match tried(&stage, pass).stdout {
+        said if said.ends_with("/asked/a?b=c user=ann pass=yes\n200") => Ok(()),
+        other => Err(other),
+    });
+    let log = run(stage.command("logs").arg("shop/door")).ok().stdout;
+    assert!(log.contains("path=\"/check/asked/a?b=c\""), "{log}");
+    stage.write("door.yaml", &DOOR.replace("sa/gate", "sa/nobody"));
+    eventually("what its waypoint refuses is a denial", || match tried(&stage, pass).stdout {
+        said if said.ends_with("RBAC: access denied403") => Ok(()),
+        other => Err(other),
+    });
+
+    stage.write("door.yaml", &DOOR.replace("rules: [{from", "rules: [{}, {from"));
+    eventually("everybody may ask", || match tried(&stage, pass).stdout {
+        said if said.ends_with("user=ann pass=yes\n200") => Ok(()),
+        other => Err(other),
+    });
+    stage.write("circle.yaml", CIRCLE);
+    eventually("a circle is refused", || match tried(&stage, pass).stdout {
+        said if said.contains("ask in a circle") && said.ends_with("508") => Ok(()),
+        other => Err(other),
+    });
+    logged(&stage, &["response_code=508", "UAEX", "authorisers ask in a circle"]);
 }

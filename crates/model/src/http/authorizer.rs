@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Name;
 
-/// Whom a policy has asked: an `envoyExtAuthzGrpc` provider of Istio's MeshConfig.
+/// Whom a policy has asked: an `envoyExtAuthzGrpc` or `envoyExtAuthzHttp` provider of Istio's MeshConfig.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Authorizer {
     /// The provider's name.
@@ -23,6 +23,26 @@ pub struct Authorizer {
     pub status_on_error: u16,
     /// How it is told of a request's body; `None` if it is not.
     pub body: Option<CheckedBody>,
+    /// How it is asked over HTTP; `None` if it is asked over gRPC.
+    pub http: Option<Box<HttpCheck>>,
+}
+
+/// How an authoriser is asked over HTTP, and which headers of its answer count. Each header is a name in lower case, `x*` or
+/// `*x`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct HttpCheck {
+    /// What stands before the path of each question. Empty, or begins with `/`.
+    pub path_prefix: Name,
+    /// Headers of requests that it is told.
+    pub request_headers: Vec<Name>,
+    /// Headers that each question has, with their values.
+    pub added: Vec<(Name, Name)>,
+    /// Headers of an answer that allows, for the request.
+    pub to_upstream: Vec<Name>,
+    /// Headers of an answer that denies, for the client. None stands for all.
+    pub to_client_denied: Vec<Name>,
+    /// Headers of an answer that allows, for the client's response.
+    pub to_client_allowed: Vec<Name>,
 }
 
 /// How an authoriser is told of a request's body.
@@ -61,7 +81,7 @@ pub struct AllowedBy {
 /// What a client gets whose request may not pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeniedBy {
-    /// The gRPC status that says so. Not 0.
+    /// The gRPC or HTTP status that says so. Not 0.
     pub code: i32,
     /// What is said of it, for the log.
     pub message: String,
@@ -70,7 +90,7 @@ pub struct DeniedBy {
     /// Headers of the response.
     pub headers: Vec<AnswerHeader>,
     /// Its body.
-    pub body: String,
+    pub body: Vec<u8>,
 }
 
 /// A header that an authoriser wants.

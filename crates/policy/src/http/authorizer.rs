@@ -99,7 +99,7 @@ pub struct Denied {
     /// Headers, all of which a message can have.
     pub headers: HeaderMap,
     /// Body.
-    pub body: String,
+    pub body: Vec<u8>,
 }
 
 /// The status of a denial that names none, as Envoy has it.
@@ -114,9 +114,14 @@ impl Denied {
         // What is below is no last response, and 101 would be another protocol.
         let status = answer.status.and_then(|status| u16::try_from(status).ok());
         let status = status.filter(|status| (200..600).contains(status)).unwrap_or(FORBIDDEN);
-        let body = if matches!(status, 204 | 205 | 304) { String::new() } else { answer.body.clone() };
+        let body = if matches!(status, 204 | 205 | 304) { Vec::new() } else { answer.body.clone() };
         Self { status, headers, body }
     }
+}
+
+/// Whether a header decides where a message ends or goes, or is one connection's own business.
+pub fn is_fixed(name: &HeaderName) -> bool {
+    FIXED.contains(&name.as_str())
 }
 
 fn apply(changes: &[Header], headers: &mut HeaderMap) {
@@ -142,7 +147,7 @@ fn header(one: &AnswerHeader) -> Result<Header, Unusable> {
 fn changeable(name: &str) -> Result<HeaderName, Unusable> {
     // A name with a colon before it is none of these.
     let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Unusable::Header(shown(name)))?;
-    if FIXED.contains(&header.as_str()) { Err(Unusable::Fixed(header.to_string())) } else { Ok(header) }
+    if is_fixed(&header) { Err(Unusable::Fixed(header.to_string())) } else { Ok(header) }
 }
 
 /// As much of a stranger's text as a log takes.

@@ -61,7 +61,7 @@ fn an_answer_that_reaches_too_far_is_not_followed_at_all() {
 #[test]
 fn a_denial_stays_one_whatever_it_says() {
     let of = |status, headers, body: &str| {
-        Denied::new(&DeniedBy { code: 7, status, headers, body: body.to_owned(), ..DeniedBy::default() })
+        Denied::new(&DeniedBy { code: 7, status, headers, body: body.into(), ..DeniedBy::default() })
     };
     for (says, status) in [(None, 403), (Some(401), 401), (Some(302), 302), (Some(200), 200), (Some(599), 599)] {
         assert_eq!(of(says, Vec::new(), "").status, status);
@@ -76,6 +76,6 @@ fn a_denial_stays_one_whatever_it_says() {
         header("x", b"a\r\nb", HeaderMeets::Overwrite),
     ];
     let denied = of(Some(302), headers, "go there");
-    assert_eq!((text(&denied.headers), &*denied.body), (vec!["location=/login".to_owned()], "go there"));
-    assert_eq!(of(Some(304), Vec::new(), "text").body, "");
+    assert_eq!((text(&denied.headers), &*denied.body), (vec!["location=/login".to_owned()], &b"go there"[..]));
+    assert_eq!(of(Some(304), Vec::new(), "text").body, b"");
 }

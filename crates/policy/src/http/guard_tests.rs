@@ -404,6 +404,7 @@ fn authorizer(provider: &str) -> Arc<Authorizer> {
         fail_open: true,
         status_on_error: 403,
         body: None,
+        http: None,
     })
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_model::http::{Authorizer, CheckedBody};
+use leno_model::Name;
+use leno_model::http::{Authorizer, CheckedBody, HttpCheck};
 
 use super::fields::port;
 use crate::ConvertError;
@@ -27,6 +28,7 @@ pub(super) fn from_proto(authorizer: wire::Authorizer) -> Result<Arc<Authorizer>
             value: i32::try_from(status).unwrap_or(i32::MAX),
         })?,
         body: authorizer.body.map(body).transpose()?,
+        http: authorizer.http.map(|over| Box::new(over_http(over))),
     }))
 }
 
@@ -37,9 +39,34 @@ fn body(body: wire::AuthorizerBody) -> Result<CheckedBody, ConvertError> {
     }
 }
 
+fn over_http(over: wire::AuthorizerOverHttp) -> HttpCheck {
+    let names = |texts: Vec<String>| texts.into_iter().map(Name::from).collect();
+    HttpCheck {
+        path_prefix: over.path_prefix.into(),
+        request_headers: names(over.request_headers),
+        added: over.added_headers.into_iter().map(|added| (added.name.into(), added.value.into())).collect(),
+        to_upstream: names(over.to_upstream),
+        to_client_denied: names(over.to_client_denied),
+        to_client_allowed: names(over.to_client_allowed),
+    }
+}
+
+fn over_http_to_proto(how: &HttpCheck) -> wire::AuthorizerOverHttp {
+    let texts = |names: &[Name]| names.iter().map(ToString::to_string).collect();
+    let added = |(name, value): &(Name, Name)| wire::AddedHeader { name: name.to_string(), value: value.to_string() };
+    wire::AuthorizerOverHttp {
+        path_prefix: how.path_prefix.to_string(),
+        request_headers: texts(&how.request_headers),
+        added_headers: how.added.iter().map(added).collect(),
+        to_upstream: texts(&how.to_upstream),
+        to_client_denied: texts(&how.to_client_denied),
+        to_client_allowed: texts(&how.to_client_allowed),
+    }
+}
+
 /// Whether a waypoint that knows only what the first version of the message had can ask it as its author meant.
 pub(super) fn is_known_to_all(authorizer: &Authorizer) -> bool {
-    authorizer.body.is_none()
+    authorizer.body.is_none() && authorizer.http.is_none()
 }
 
 pub(super) fn to_proto(authorizer: &Authorizer) -> wire::Authorizer {
@@ -56,5 +83,6 @@ pub(super) fn to_proto(authorizer: &Authorizer) -> wire::Authorizer {
             allow_partial: body.partial,
             raw: body.raw,
         }),
+        http: authorizer.http.as_deref().map(over_http_to_proto),
     }
 }

@@ -58,6 +58,7 @@ fn an_authoriser_is_read_as_written() {
         fail_open: true,
         status_on_error: 503,
         body: None,
+        http: None,
     };
     let custom = http::Policy { action: http::PolicyAction::Custom, authorizer: Some(authorizer.into()), ..policy() };
     assert_eq!(request_policy_from_proto(request_policy_to_proto(&custom)).unwrap(), custom);
@@ -85,6 +86,7 @@ fn an_authoriser_that_is_told_of_bodies_is_nobody_for_a_version_that_tells_nothi
         fail_open: true,
         status_on_error: 503,
         body: Some(http::CheckedBody { most: 8192, partial: true, raw: true }),
+        http: None,
     };
     let custom = http::Policy { action: http::PolicyAction::Custom, authorizer: Some(authorizer.into()), ..policy() };
     let mut message = request_policy_to_proto(&custom);
@@ -92,6 +94,32 @@ fn an_authoriser_that_is_told_of_bodies_is_nobody_for_a_version_that_tells_nothi
     assert_eq!(request_policy_from_proto(message.clone()).unwrap(), custom);
     message.newer_authorizer.as_mut().unwrap().body.as_mut().unwrap().max_bytes = 0;
     assert!(request_policy_from_proto(message).is_err());
+}
+
+#[test]
+fn an_authoriser_over_http_is_read_as_written_and_nobody_for_a_version_before() {
+    let authorizer = http::Authorizer {
+        provider: "gate".into(),
+        namespace: "shop".into(),
+        hostname: "gate.shop.svc.cluster.local".into(),
+        port: 80,
+        timeout: Duration::from_millis(250),
+        fail_open: false,
+        status_on_error: 403,
+        body: None,
+        http: Some(Box::new(http::HttpCheck {
+            path_prefix: "/check".into(),
+            request_headers: vec!["cookie".into()],
+            added: vec![("x-from".into(), "mesh".into())],
+            to_upstream: vec!["x-user*".into()],
+            to_client_denied: vec!["*-why".into()],
+            to_client_allowed: vec!["set-cookie".into()],
+        })),
+    };
+    let custom = http::Policy { action: http::PolicyAction::Custom, authorizer: Some(authorizer.into()), ..policy() };
+    let message = request_policy_to_proto(&custom);
+    assert!(message.authorizer.is_none(), "that version would speak gRPC");
+    assert_eq!(request_policy_from_proto(message).unwrap(), custom);
 }
 
 #[test]

@@ -97,8 +97,8 @@ impl ::prost::Name for AuthorizationPolicy {
         "type.googleapis.com/leno.waypoint.v1.AuthorizationPolicy".into()
     }
 }
-/// A provider of Istio's MeshConfig that speaks envoy.service.auth.v3.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+/// A provider of Istio's MeshConfig that speaks envoy.service.auth.v3, or HTTP.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Authorizer {
     /// The provider's name.
     #[prost(string, tag = "1")]
@@ -121,6 +121,9 @@ pub struct Authorizer {
     /// It is told of the request's body, too.
     #[prost(message, optional, tag = "8")]
     pub body: ::core::option::Option<AuthorizerBody>,
+    /// It is asked over HTTP; else over gRPC.
+    #[prost(message, optional, tag = "9")]
+    pub http: ::core::option::Option<AuthorizerOverHttp>,
 }
 impl ::prost::Name for Authorizer {
     const NAME: &'static str = "Authorizer";
@@ -130,6 +133,55 @@ impl ::prost::Name for Authorizer {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/leno.waypoint.v1.Authorizer".into()
+    }
+}
+/// Each header is a name in lower case, "x*" or "*x".
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthorizerOverHttp {
+    /// What stands before the path of each question. Empty, or begins with "/".
+    #[prost(string, tag = "1")]
+    pub path_prefix: ::prost::alloc::string::String,
+    /// Headers of requests that it is told.
+    #[prost(string, repeated, tag = "2")]
+    pub request_headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Headers that each question has.
+    #[prost(message, repeated, tag = "3")]
+    pub added_headers: ::prost::alloc::vec::Vec<AddedHeader>,
+    /// Headers of an answer that allows, for the request.
+    #[prost(string, repeated, tag = "4")]
+    pub to_upstream: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Headers of an answer that denies, for the client. None stands for all.
+    #[prost(string, repeated, tag = "5")]
+    pub to_client_denied: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Headers of an answer that allows, for the client's response.
+    #[prost(string, repeated, tag = "6")]
+    pub to_client_allowed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for AuthorizerOverHttp {
+    const NAME: &'static str = "AuthorizerOverHttp";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.AuthorizerOverHttp".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.AuthorizerOverHttp".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddedHeader {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+impl ::prost::Name for AddedHeader {
+    const NAME: &'static str = "AddedHeader";
+    const PACKAGE: &'static str = "leno.waypoint.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leno.waypoint.v1.AddedHeader".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/leno.waypoint.v1.AddedHeader".into()
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHE
 use http::{Response, StatusCode};
 
 use super::body::Body;
-use super::refusal::{Flag, Refusal};
+use super::refusal::{DEPTH, Flag, Refusal};
 
 impl Refusal {
     /// The answer to a client; a gRPC client gets it as a gRPC status.
@@ -17,6 +17,10 @@ impl Refusal {
             // At least the time that it says, in whole seconds (RFC 9110 §10.2.3).
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        // Of an authoriser's own making, it says nothing.
+        if self.status == StatusCode::LOOP_DETECTED && self.by.is_none() {
+            response.headers_mut().insert(DEPTH, HeaderValue::from_static("exceeded"));
         }
         if self.flag == Flag::RateLimited {
             response.headers_mut().insert(RATE_LIMITED, HeaderValue::from_static("true"));
@@ -29,7 +33,7 @@ impl Refusal {
 
     fn plain_response(&self) -> Response<Body> {
         if let Some(by) = &self.by {
-            let body = by.body.as_bytes();
+            let body = by.body.as_slice();
             let mut response = Response::new(match body {
                 b"" => Body::Empty,
                 _ => Body::Text(Some(Bytes::copy_from_slice(body))),
@@ -64,7 +68,7 @@ impl Refusal {
     /// What a gRPC client is told.
     fn message(&self) -> Cow<'_, str> {
         match &self.by {
-            Some(by) => by.body.chars().take(MESSAGE_MOST).collect::<String>().into(),
+            Some(by) => String::from_utf8_lossy(&by.body).chars().take(MESSAGE_MOST).collect::<String>().into(),
             None => self.told.unwrap_or(&self.reason).into(),
         }
     }

@@ -14,7 +14,8 @@ use leno_policy::{Connection, WaypointTarget};
 use leno_proto::check::{CheckedRequest, ToldBody, check_request};
 use leno_tunnel::timers;
 
-use super::check_call::check;
+use super::check_call::{NoAnswer, Question, check, depth};
+use super::check_http;
 use super::client::{Client, View};
 use super::consent::Consent;
 use super::head::Asks;
@@ -58,7 +59,9 @@ pub(super) async fn ask<'g>(
             }
         }
     }
+    let depth = depth(&head.headers);
     for (policy, authorizer) in wanted {
+        let Some(depth) = depth else { return Err(circle(&policy, &authorizer)) };
         let told = match (authorizer.body, body.as_deref_mut()) {
             // What follows the head of an upgrade is no body.
             (Some(told), Some(body)) if !asks.upgrade && !body.is_end_stream() => {
@@ -67,14 +70,22 @@ pub(super) async fn ask<'g>(
             }
             _ => None,
         };
-        let question = question(client, target, (head, asks), told);
-        let answered = check(client, view, &authorizer, question).await;
-        let answered = answered.and_then(|answer| match answer {
-            AuthorizerAnswer::Allowed(allowed) => {
+        let question = match &authorizer.http {
+            None => Ok(Question::Grpc(question(client, target, (head, asks), told))),
+            Some(how) => check_http::question(how, (head, asks), told).map(|it| Question::Http(Box::new(it))),
+        };
+        let answered = match question {
+            Ok(question) => check(client, view, &authorizer, (question, depth)).await,
+            Err(why) => Err(why.into()),
+        };
+        let answered = match answered {
+            Ok(AuthorizerAnswer::Allowed(allowed)) => {
                 Allowed::new(&allowed).map(Ok).map_err(|unusable| unusable.to_string())
             }
-            AuthorizerAnswer::Denied(denied) => Ok(Err(denied)),
-        });
+            Ok(AuthorizerAnswer::Denied(denied)) => Ok(Err(denied)),
+            Err(NoAnswer::Because(why)) => Err(why),
+            Err(NoAnswer::Circle) => return Err(circle(&policy, &authorizer)),
+        };
         let provider = &authorizer.provider;
         match answered {
             Ok(Ok(allowed)) => {
@@ -109,6 +120,16 @@ pub(super) async fn ask<'g>(
         asked.by.push(authorizer);
     }
     Ok(())
+}
+
+/// A refusal that no provider has a say in.
+fn circle(policy: &PolicyName, authorizer: &Authorizer) -> Refusal {
+    let reason = format!(
+        "policy {policy} has the authoriser {:?} asked about a question, and that question, or one about it, is asked about \
+         again: authorisers ask in a circle. Leave the questions' path out of the policy's rules",
+        authorizer.provider
+    );
+    Refusal::new(StatusCode::LOOP_DETECTED, Flag::External, reason)
 }
 
 /// Reads as much of a body as an authoriser is to see.

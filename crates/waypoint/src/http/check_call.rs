@@ -1,5 +1,5 @@
-//! Asks an external authoriser: one gRPC call, in the mesh as any other request of the waypoint, within the time and the places
-//! that there are for it.
+//! Asks an external authoriser: one gRPC call or one HTTP request, in the mesh as any other request of the waypoint, within the
+//! time and the places that there are for it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -11,13 +11,16 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use leno_model::http::{Authorizer, AuthorizerAnswer};
-use leno_model::{Service, ServiceName};
+use leno_model::{AppProtocol, Service, ServiceName};
 use leno_policy::{WaypointTarget, route_around, serves};
 use leno_proto::check::{CHECK_PATH, LONGEST_ANSWER, check_answer};
 use leno_tunnel::timers;
 
+use super::check_http;
 use super::client::{Client, View};
-use super::send::{To, send_by};
+use super::head::Asks;
+use super::refusal::DEPTH;
+use super::send::{Repeatable, To, send_by};
 use crate::authorizers::PLACES;
 use crate::balance::Seat;
 use crate::failure::Failure;
@@ -29,8 +32,40 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
+/// What [`DEPTH`] comes to only in a circle of authorisers, each asked about the questions to the next.
+const DEEPEST: u32 = 4;
+
 /// What stands before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+
+/// What an authoriser is asked.
+pub(super) enum Question {
+    /// The message of its gRPC call.
+    Grpc(Vec<u8>),
+    /// The request, which is not aimed at it yet.
+    Http(Box<(Request<RequestBody>, Asks)>),
+}
+
+/// Why there is no answer.
+pub(super) enum NoAnswer {
+    /// In words.
+    Because(String),
+    /// The question came back, or whoever asked says so: a client may send the header itself. So `failOpen` lets nothing pass here,
+    /// or a client would choose what its requests are not asked about.
+    Circle,
+}
+
+impl From<String> for NoAnswer {
+    fn from(why: String) -> Self {
+        Self::Because(why)
+    }
+}
+
+/// How deep a question about a request with these headers is; `None` if that would be a circle.
+pub(super) fn depth(request: &HeaderMap) -> Option<u32> {
+    let so_far = request.get(&DEPTH).map_or(Some(0), |value| value.to_str().ok()?.parse().ok());
+    so_far.filter(|so_far| *so_far < DEEPEST).map(|so_far: u32| so_far + 1)
+}
 
 /// The answer to a question.
 ///
@@ -40,11 +75,11 @@ pub(super) async fn check(
     client: &Client,
     view: &View,
     authorizer: &Authorizer,
-    question: Vec<u8>,
-) -> Result<AuthorizerAnswer, String> {
+    (question, depth): (Question, u32),
+) -> Result<AuthorizerAnswer, NoAnswer> {
     let service = service(view, authorizer)?;
     let Some(_place) = client.gate.authorizers.place(authorizer) else {
-        return Err(format!("{PLACES} requests wait for it already"));
+        return Err(format!("{PLACES} requests wait for it already").into());
     };
     let address = service.addresses.iter().find(|its| its.network == view.own.network).map(|its| its.address);
     let target = WaypointTarget::Service {
@@ -52,7 +87,18 @@ pub(super) async fn check(
         port: authorizer.port,
         address: address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
     };
-    let request = request(authorizer, question)?;
+    let (mut request, kind) = match question {
+        Question::Grpc(question) => (request(authorizer, question)?, Kind::Http2),
+        Question::Http(question) => {
+            let kind = match target.protocol() {
+                AppProtocol::Http2 | AppProtocol::Grpc => Kind::Http2,
+                _ => Kind::Http1,
+            };
+            (check_http::aimed(*question, kind), kind)
+        }
+    };
+    request.headers_mut().insert(DEPTH, HeaderValue::from(depth));
+    request.extensions_mut().insert(Repeatable);
     let seat = Seat::default();
     let to = To { view, target: &target, seat: &seat, again: false, held: None };
     let asking = async {
@@ -67,15 +113,22 @@ pub(super) async fn check(
             _ => upstream::plan(&client.gate, client.lane(), &view.mesh, &view.own, &target),
         };
         let plan = plan.map_err(|failure| failure.to_string())?;
-        let sent = send_by(&plan, client, &to, request, Kind::Http2, &mut |_| ()).await;
+        let sent = send_by(&plan, client, &to, request, kind, &mut |_| ()).await;
         let (response, _leased) = sent.map_err(|refusal| refusal.reason.into_owned())?;
-        answer(response).await
+        if response.headers().contains_key(DEPTH) {
+            return Err(NoAnswer::Circle);
+        }
+        let answered = match &authorizer.http {
+            None => answer(response).await,
+            Some(how) => check_http::answer(how, response).await,
+        };
+        answered.map_err(NoAnswer::from)
     };
     match timers::timeout(authorizer.timeout, asking).await {
         Ok(answered) => answered,
         Err(_) => {
             seat.gave_up();
-            Err(format!("it has not answered within {:?}", authorizer.timeout))
+            Err(format!("it has not answered within {:?}", authorizer.timeout).into())
         }
     }
 }

@@ -18,6 +18,7 @@ mod answer;
 mod authorize;
 mod body;
 mod check_call;
+mod check_http;
 mod client;
 mod consent;
 mod exchange;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
+use http::header::HeaderName;
 use leno_model::http::{RateLimit, RouteName};
 use leno_policy::RouteError;
 use leno_policy::http::authorizer;
@@ -11,6 +12,10 @@ use leno_policy::http::token::TokenError;
 use leno_policy::http::{Denied, rate};
 
 use crate::failure::Failure;
+
+/// In a question to an authoriser: how many waypoints have asked about it, or about what it asks about. In the answer of one that
+/// refuses to ask once more: that it does.
+pub(super) const DEPTH: HeaderName = HeaderName::from_static("x-leno-authorizer-depth");
 
 /// What went wrong with a request, in the two letters that Istio's access log and metrics have for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -326,8 +326,15 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
+/// In the extensions of a request: whatever its method is, asking twice is as good as asking once. Its body has to be whole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Repeatable;
+
 /// Whether asking twice is as good as asking once (RFC 9110 §9.2.2), and possible.
 fn is_repeatable(request: &Request<RequestBody>) -> bool {
+    if request.extensions().get::<Repeatable>().is_some() {
+        return matches!(request.body(), RequestBody::Empty | RequestBody::Whole(_));
+    }
     let idempotent = [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE, Method::TRACE];
     matches!(request.body(), RequestBody::Empty) && idempotent.contains(request.method())
 }
@@ -341,6 +348,9 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
     *copy.uri_mut() = request.uri().clone();
     *copy.version_mut() = request.version();
     *copy.headers_mut() = request.headers().clone();
+    if let Some(repeatable) = request.extensions().get::<Repeatable>() {
+        copy.extensions_mut().insert(*repeatable);
+    }
     copy
 }
 

@@ -40,6 +40,8 @@ pub(crate) enum Reply {
     /// Status, content type, body, and the gRPC status at the end, if there is an end.
     Raw(u16, &'static str, Vec<u8>, Option<&'static str>),
     Never,
+    /// A waypoint on the way has refused the question, because it went in a circle.
+    Circle,
 }
 
 pub(crate) type Says = Arc<dyn Fn(&AttributeContext) -> Reply + Send + Sync>;
@@ -58,6 +60,11 @@ fn respond(reply: Reply) -> Option<Response<BoxBody<Bytes, Infallible>>> {
         Reply::Says(response) => (200, "application/grpc", framed(&response.encode_to_vec()), Some("0")),
         Reply::Raw(status, content_type, body, end) => (status, content_type, body, end),
         Reply::Never => return None,
+        Reply::Circle => {
+            let response = Response::builder().header("content-type", "application/grpc").header("grpc-status", "2");
+            let response = response.header("x-leno-authorizer-depth", "exceeded");
+            return Some(response.body(StreamBody::new(futures_util::stream::empty()).boxed()).unwrap());
+        }
     };
     let end = end.map(|end| HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from_static(end))]));
     let frames = [Some(Frame::data(Bytes::from(body))), end.map(Frame::trailers)];
@@ -94,6 +101,11 @@ pub(crate) async fn program(says: Says) -> SocketAddr {
 
 /// The authoriser as a service of the mesh whose pod has this program. Each pod has an address of its own.
 pub(crate) async fn publish(mesh: &Mesh, program: SocketAddr) {
+    publish_as(mesh, program, AppProtocol::Grpc).await;
+}
+
+/// The same, with a port that is declared so.
+pub(crate) async fn publish_as(mesh: &Mesh, program: SocketAddr, app_protocol: AppProtocol) {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let last = u8::try_from(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap();
     let pod = SocketAddr::from(([127, 0, 9, last], program.port()));
@@ -101,7 +113,7 @@ pub(crate) async fn publish(mesh: &Mesh, program: SocketAddr) {
     drop(endpoint::serve((pod.ip(), HBONE_PORT).into(), &certificate, program).await);
     let mut service = Service::new("default", "opa", "opa.default.svc.cluster.local");
     service.addresses = vec![NetworkAddress { network: "".into(), address: "10.96.0.8".parse().unwrap() }];
-    service.ports = vec![Port { app_protocol: AppProtocol::Grpc, ..Port::tcp(9191, 9191) }];
+    service.ports = vec![Port { app_protocol, ..Port::tcp(9191, 9191) }];
     mesh.control.publish_service(&service);
     mesh.endpoint(&service, 8, pod, TunnelProtocol::Hbone);
 }
@@ -116,6 +128,7 @@ pub(crate) fn provider() -> Authorizer {
         fail_open: false,
         status_on_error: 403,
         body: None,
+        http: None,
     }
 }
 
@@ -459,4 +472,25 @@ async fn what_passes_unread_can_not_be_asked_about() {
     mesh.control.synced(1).await;
     assert_eq!(ask(&mesh, "/asked", "").await, "");
     mesh.log.line(&["policy default/custom has the authoriser", "asked about requests, and this is none"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_circle_of_authorisers_comes_to_an_end() {
+    let (mesh, _) = guarded(says(|_| allowed(OkHttpResponse::default())), provider()).await;
+    assert!(ask(&mesh, "/asked", "x-leno-authorizer-depth: 3\r\n").await.starts_with("HTTP/1.1 200 "));
+    for depth in ["4", "4294967295", "many"] {
+        let answer = ask(&mesh, "/asked", &format!("x-leno-authorizer-depth: {depth}\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 508 ") && answer.contains("ask in a circle"), "{depth}: {answer}");
+    }
+    mesh.log.line(&["response_code=508", "UAEX", "policy default/custom"]).await;
+    assert!(
+        ask(&mesh, "/other", "x-leno-authorizer-depth: 4\r\n").await.starts_with("HTTP/1.1 200 "),
+        "nobody is asked"
+    );
+    // One whose question was refused for that, by whoever: not even `failOpen` lets such a request pass.
+    let open = Authorizer { fail_open: true, ..provider() };
+    let (mesh, _) = guarded(says(|_| Reply::Circle), open).await;
+    let answer = ask(&mesh, "/asked", "").await;
+    assert!(answer.starts_with("HTTP/1.1 508 ") && answer.contains("ask in a circle"), "{answer}");
+    assert!(answer.contains("\r\nx-leno-authorizer-depth: exceeded\r\n"), "{answer}");
 }

@@ -4,6 +4,7 @@
 
 mod authorizer_bodies;
 mod authorizers;
+mod authorizers_over_http;
 mod balance;
 mod clear;
 mod connections;
