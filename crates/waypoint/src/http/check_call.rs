@@ -20,7 +20,7 @@ use super::check_http;
 use super::client::{Client, View};
 use super::head::Asks;
 use super::refusal::DEPTH;
-use super::send::{Repeatable, To, send_by};
+use super::send::{To, send_by};
 use crate::authorizers::PLACES;
 use crate::balance::Seat;
 use crate::failure::Failure;
@@ -98,9 +98,8 @@ pub(super) async fn check(
         }
     };
     request.headers_mut().insert(DEPTH, HeaderValue::from(depth));
-    request.extensions_mut().insert(Repeatable);
     let seat = Seat::default();
-    let to = To { view, target: &target, seat: &seat, again: false, held: None };
+    let to = To { view, target: &target, seat: &seat, again: false, repeatable: true, held: None };
     let asking = async {
         let plan = match address {
             // As any client would reach it.

@@ -96,7 +96,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     let retry = of_route.or(defaults.and_then(|defaults| defaults.retry.as_ref()));
     let retry = retry.filter(|retry| !retry.codes.is_empty());
     let held = routed.as_ref().and_then(|routed| routed.held.as_ref()).map(|held| held.endpoint);
-    let to = To { view: &view, target, seat: &seat, again: retry.is_some(), held };
+    let to = To { view: &view, target, seat: &seat, again: retry.is_some(), repeatable: false, held };
     let request = Request::from_parts(head, body);
     let mut told = |route: &Route| exchange.attempt(route);
     let again = Again { retry, limit: limits.backend_request.filter(|limit| !limit.is_zero()) };

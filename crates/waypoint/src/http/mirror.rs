@@ -49,7 +49,14 @@ pub(crate) fn begin(
         let (client, view) = (client.clone(), view.clone());
         tokio::spawn(async move {
             let _place = place;
-            let to = To { view: &view, target: &target, seat: &Seat::default(), again: false, held: None };
+            let to = To {
+                view: &view,
+                target: &target,
+                seat: &Seat::default(),
+                again: false,
+                repeatable: false,
+                held: None,
+            };
             let sending = async {
                 let request = Request::from_parts(own, body);
                 match send(&client, &to, request, kind, &mut |_| ()).await {

@@ -44,6 +44,8 @@ pub(super) struct To<'a> {
     pub(super) seat: &'a Seat,
     /// Whether it may be sent again, for what is answered.
     pub(super) again: bool,
+    /// Whether asking twice is as good as asking once whatever its method is, if its body is whole.
+    pub(super) repeatable: bool,
     /// The number of the endpoint at which its session is.
     pub(super) held: Option<u64>,
 }
@@ -256,8 +258,8 @@ async fn ask(
         };
         // An endpoint may close a kept connection at the moment of the request. One that changes nothing may be asked
         // again; so may any that an HTTP/2 endpoint says it has not looked at.
-        let is_repeatable = reused && is_repeatable(&request);
         let is_whole = matches!(request.body(), RequestBody::Empty | RequestBody::Whole(_));
+        let is_repeatable = reused && (to.repeatable && is_whole || is_repeatable(&request));
         let kept_copy = is_repeatable || key.is_shared() && is_whole;
         let copy = kept_copy.then(|| copy(&request));
         let mut error = match sender.send(request).await {
@@ -326,15 +328,8 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
-/// In the extensions of a request: whatever its method is, asking twice is as good as asking once. Its body has to be whole.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Repeatable;
-
 /// Whether asking twice is as good as asking once (RFC 9110 §9.2.2), and possible.
 fn is_repeatable(request: &Request<RequestBody>) -> bool {
-    if request.extensions().get::<Repeatable>().is_some() {
-        return matches!(request.body(), RequestBody::Empty | RequestBody::Whole(_));
-    }
     let idempotent = [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE, Method::TRACE];
     matches!(request.body(), RequestBody::Empty) && idempotent.contains(request.method())
 }
@@ -348,9 +343,6 @@ fn copy(request: &Request<RequestBody>) -> Request<RequestBody> {
     *copy.uri_mut() = request.uri().clone();
     *copy.version_mut() = request.version();
     *copy.headers_mut() = request.headers().clone();
-    if let Some(repeatable) = request.extensions().get::<Repeatable>() {
-        copy.extensions_mut().insert(*repeatable);
-    }
     copy
 }
 
