@@ -4,47 +4,32 @@ use http::header::{HeaderName, HeaderValue};
 use leno_model::Name;
 use leno_model::http::HttpCheck;
 use leno_policy::http::authorizer::is_fixed;
-use serde_json::{Map, Value};
-
-/// The fields that are read here.
-pub(super) const FIELDS: [&str; 7] = [
-    "pathPrefix",
-    "includeRequestHeadersInCheck",
-    "includeHeadersInCheck",
-    "includeAdditionalHeadersInCheck",
-    "headersToUpstreamOnAllow",
-    "headersToDownstreamOnDeny",
-    "headersToDownstreamOnAllow",
-];
+use serde_json::Value;
 
 /// What a question has anyway, so naming it changes nothing.
 const ALWAYS_SENT: [&str; 2] = ["host", "content-length"];
 
-/// Reads [`FIELDS`].
+/// Reads a field; `at` names it with its provider's kind. Returns whether there is such a field.
 ///
 /// # Errors
-/// If one of them can't be honoured, with its name.
-pub(super) fn read(kind: &str, fields: &Map<String, Value>) -> Result<HttpCheck, String> {
-    let mut out = HttpCheck::default();
-    let mut older = Vec::new();
-    for (field, value) in fields {
-        let at = format!("{kind}.{field}");
-        match field.as_str() {
-            "pathPrefix" => out.path_prefix = path_prefix(&at, value)?,
-            "includeRequestHeadersInCheck" => out.request_headers = patterns(&at, value, &ALWAYS_SENT)?,
-            "includeHeadersInCheck" => older = patterns(&at, value, &ALWAYS_SENT)?,
-            "includeAdditionalHeadersInCheck" => out.added = added(&at, value)?,
-            "headersToUpstreamOnAllow" => out.to_upstream = patterns(&at, value, &[])?,
-            "headersToDownstreamOnDeny" => out.to_client_denied = patterns(&at, value, &["content-length"])?,
-            "headersToDownstreamOnAllow" => out.to_client_allowed = patterns(&at, value, &[])?,
-            _ => {}
+/// If it can't be honoured, with its name.
+pub(super) fn read(out: &mut HttpCheck, field: &str, at: &str, value: &Value) -> Result<bool, String> {
+    match field {
+        "pathPrefix" => out.path_prefix = path_prefix(at, value)?,
+        // The older name counts where the newer one is not used, whichever stands first.
+        "includeRequestHeadersInCheck" | "includeHeadersInCheck" => {
+            let named = patterns(at, value, &ALWAYS_SENT)?;
+            if out.request_headers.is_empty() || field == "includeRequestHeadersInCheck" && !named.is_empty() {
+                out.request_headers = named;
+            }
         }
+        "includeAdditionalHeadersInCheck" => out.added = added(at, value)?,
+        "headersToUpstreamOnAllow" => out.to_upstream = patterns(at, value, &[])?,
+        "headersToDownstreamOnDeny" => out.to_client_denied = patterns(at, value, &["content-length"])?,
+        "headersToDownstreamOnAllow" => out.to_client_allowed = patterns(at, value, &[])?,
+        _ => return Ok(false),
     }
-    // The older name counts where the newer one is not used.
-    if out.request_headers.is_empty() {
-        out.request_headers = older;
-    }
-    Ok(out)
+    Ok(true)
 }
 
 /// What stands before each question's path, which begins with `/` and is normalised already. What both make together has to be a

@@ -159,10 +159,11 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
         (None, _) => return Err("it does not say what it is".to_owned()),
         (Some(_), Some(_)) => return Err("it is several things".to_owned()),
     };
-    match kind.as_str() {
-        "envoyExtAuthzGrpc" | "envoyExtAuthzHttp" => {}
+    let http = match kind.as_str() {
+        "envoyExtAuthzGrpc" => None,
+        "envoyExtAuthzHttp" => Some(Box::default()),
         other => return Err(format!("{other} is no authoriser")),
-    }
+    };
     let fields = fields.as_object().ok_or_else(|| format!("{kind} is no mapping"))?;
     let mut out = Authorizer {
         provider: name.clone(),
@@ -173,13 +174,11 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
         fail_open: false,
         status_on_error: FORBIDDEN,
         body: None,
-        http: None,
+        http,
     };
-    if kind == "envoyExtAuthzHttp" {
-        out.http = Some(Box::new(provider_http::read(kind, fields)?));
-    }
     for (field, value) in fields {
-        let bad = |what: &str| format!("{kind}.{field} is not {what}");
+        let at = format!("{kind}.{field}");
+        let bad = |what: &str| format!("{at} is not {what}");
         let number = || number(value).and_then(|number| u16::try_from(number).ok());
         match field.as_str() {
             "service" => {
@@ -204,9 +203,13 @@ fn provider(name: &Name, fields: &Map<String, Value>) -> Result<Arc<Authorizer>,
             }
             // Routes are looked for afterwards in any case.
             "clearRouteCache" if value.is_boolean() => {}
-            "includeRequestBodyInCheck" => out.body = Some(body(&format!("{kind}.{field}"), value)?),
-            _ if out.http.is_some() && provider_http::FIELDS.contains(&field.as_str()) => {}
-            _ => return Err(format!("{kind}.{field}: this version of Leno does not know this field")),
+            "includeRequestBodyInCheck" => out.body = Some(body(&at, value)?),
+            other => {
+                let known = out.http.as_deref_mut().map(|http| provider_http::read(http, other, &at, value));
+                if !known.transpose()?.unwrap_or(false) {
+                    return Err(format!("{at}: this version of Leno does not know this field"));
+                }
+            }
         }
     }
     if out.hostname.is_empty() || out.port == 0 {
