@@ -2,18 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::shop::{GATE, NAMESPACE};
 use crate::stage::{Stage, eventually, run, skip};
 
 const MESH: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -91,7 +83,8 @@ fn requests_pass_a_waypoint_and_nothing_goes_around_it() {
     if skip("requests_pass_a_waypoint_and_nothing_goes_around_it", &programs) {
         return;
     }
-    let stage = Stage::up(&[("mesh.yaml", MESH)], &["--nodes", "2"]);
+    let stage =
+        Stage::up(&[("namespace.yaml", NAMESPACE), ("gate.yaml", GATE), ("mesh.yaml", MESH)], &["--nodes", "2"]);
     let curl = |what: &str| stage.sh("shop/client", &format!("curl -sS -m 20 {what}"));
     let web = stage.pod("shop", "web")["ips"][0].as_str().unwrap().to_owned();
 
@@ -141,10 +134,7 @@ fn requests_pass_a_waypoint_and_nothing_goes_around_it() {
     assert!(gate()["restarts"].as_u64().unwrap() > before);
 
     // Without its Gateway there is none, and what must pass it is refused.
-    let (_, rest) = MESH.split_once("---").unwrap();
-    let (_, rest) = rest.split_once("---").unwrap();
-    let namespace = MESH.split("---").next().unwrap();
-    stage.write("mesh.yaml", &format!("{namespace}---{rest}"));
+    stage.remove("gate.yaml");
     stage.wait("the waypoint is gone", |ps| {
         let pods = ps["pods"].as_array()?;
         pods.iter().all(|pod| !pod["name"].as_str().unwrap_or_default().starts_with("gate-")).then_some(())

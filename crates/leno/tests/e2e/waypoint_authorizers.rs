@@ -1,7 +1,7 @@
 //! External authorisers on a stage: real gRPC and HTTP servers in the mesh are asked by the waypoint, and curl sees what becomes of
 //! it.
 
-use crate::shop::SHOP;
+use crate::shop::{GATE, SHOP};
 use crate::stage::{Ran, Stage, eventually, run, skip};
 
 const MESH: &str = r#"
@@ -104,7 +104,7 @@ spec:
   rules: [{to: [{operation: {paths: ['/lost']}}]}]
 "#;
 
-/// A program that sends back what it is sent, and a policy that has the authoriser told of it.
+/// A program that sends back what it is sent, and an authoriser that is told of it.
 const BODIES: &str = r#"
 apiVersion: v1
 kind: Service
@@ -146,15 +146,6 @@ data:
         port: 9191
         timeout: 5s
         includeRequestBodyInCheck: {maxRequestBytes: 1024}
----
-apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {name: read, namespace: shop}
-spec:
-  targetRefs: [{kind: Service, group: '', name: box}]
-  action: CUSTOM
-  provider: {name: opa}
-  rules: [{to: [{operation: {paths: ['/asked*']}}]}]
 "#;
 
 /// An authoriser that speaks HTTP. It says what it was asked in a header.
@@ -213,50 +204,18 @@ data:
     - name: second
       envoyExtAuthzHttp:
         {service: second.shop.svc.cluster.local, port: 80, timeout: 5s, includeRequestHeadersInCheck: [x-p*]}
----
-apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {name: ask, namespace: shop}
-spec:
-  targetRefs: [{kind: Service, group: '', name: web}]
-  action: CUSTOM
-  provider: {name: keeper}
-  rules: [{to: [{operation: {paths: ['/asked*']}}]}]
 "#;
 
-/// A second one, at the first waypoint. Each of the two is asked about what the other is asked.
-const CIRCLE: &str = r#"
+/// A second one, at the first waypoint.
+const SECOND: &str = r#"
 apiVersion: v1
 kind: Service
 metadata: {name: second, namespace: shop, labels: {istio.io/use-waypoint: gate}}
 spec: {selector: {app: keeper}, ports: [{name: http, port: 80, targetPort: 8080}]}
----
-apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {name: ask-second, namespace: shop}
-spec:
-  targetRefs: [{kind: Service, group: '', name: keeper}]
-  action: CUSTOM
-  provider: {name: second}
-  rules: [{}]
----
-apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {name: ask-keeper, namespace: shop}
-spec:
-  targetRefs: [{kind: Service, group: '', name: second}]
-  action: CUSTOM
-  provider: {name: keeper}
-  rules: [{}]
 "#;
 
-/// The authoriser behind a waypoint of its own, which lets only the waypoint ask that has to.
-const DOOR: &str = r#"
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: door, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
+/// Lets only the waypoint ask that has to.
+const ASKER: &str = r#"
 apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: asker, namespace: shop}
@@ -265,6 +224,17 @@ spec:
   action: ALLOW
   rules: [{from: [{source: {principals: [cluster.local/ns/shop/sa/gate]}}], to: [{operation: {paths: ['/check/*']}}]}]
 "#;
+
+/// A policy that has an authoriser asked about the requests to a service.
+fn asks(name: &str, service: &str, provider: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  \
+         targetRefs: [{{kind: Service, group: '', name: {service}}}]\n  \
+         action: CUSTOM\n  provider: {{name: {provider}}}\n  rules: [{rule}]\n"
+    )
+}
+
+const BELOW_ASKED: &str = "{to: [{operation: {paths: ['/asked*']}}]}";
 
 fn curl(stage: &Stage, what: &str) -> Ran {
     tried(stage, what).ok()
@@ -331,8 +301,13 @@ fn an_authoriser_reads_bodies_at_a_waypoint() {
     if skip("an_authoriser_reads_bodies_at_a_waypoint", &["nginx", "curl", "/usr/bin/python3"]) {
         return;
     }
-    let stage =
-        Stage::prepare(&[("shop.yaml", SHOP), ("mesh.yaml", MESH), ("opa.yaml", AUTHORIZER), ("bodies.yaml", BODIES)]);
+    let stage = Stage::prepare(&[
+        ("shop.yaml", SHOP),
+        ("mesh.yaml", MESH),
+        ("opa.yaml", AUTHORIZER),
+        ("bodies.yaml", BODIES),
+        ("read.yaml", &asks("read", "box", "opa", BELOW_ASKED)),
+    ]);
     let warned = run(stage.up_command(&["--nodes", "2"])).ok().stderr;
     assert!(!warned.contains("shop/read"), "{warned}");
 
@@ -357,7 +332,12 @@ fn an_authoriser_that_speaks_http_is_asked_at_a_waypoint_also_through_its_own() 
     if skip("an_authoriser_that_speaks_http_is_asked_at_a_waypoint_also_through_its_own", &programs) {
         return;
     }
-    let stage = Stage::prepare(&[("shop.yaml", SHOP), ("mesh.yaml", MESH), ("keeper.yaml", GATEKEEPER)]);
+    let stage = Stage::prepare(&[
+        ("shop.yaml", SHOP),
+        ("mesh.yaml", MESH),
+        ("keeper.yaml", GATEKEEPER),
+        ("ask.yaml", &asks("ask", "web", "keeper", BELOW_ASKED)),
+    ]);
     let warned = run(stage.up_command(&["--nodes", "2"])).ok().stderr;
     assert!(!warned.contains("shop/ask"), "{warned}");
 
@@ -387,7 +367,8 @@ fn an_authoriser_that_speaks_http_is_asked_at_a_waypoint_also_through_its_own() 
     assert!(curl(&stage, pass).stdout.ends_with("/asked/a?b=c user=ann pass=yes\n200"));
 
     // Behind another one, whose policies decide about the question.
-    stage.write("door.yaml", DOOR);
+    stage.write("door.yaml", &GATE.replace("name: gate", "name: door"));
+    stage.write("asker.yaml", ASKER);
     stage.write("keeper.yaml", &behind("door"));
     eventually("it is behind another waypoint", || match tried(&stage, "http://keeper/check/x").stdout {
         said if said.starts_with("RBAC: access denied") && said.ends_with("403") => Ok(()),
@@ -399,18 +380,20 @@ fn an_authoriser_that_speaks_http_is_asked_at_a_waypoint_also_through_its_own() 
     });
     let log = run(stage.command("logs").arg("shop/door")).ok().stdout;
     assert!(log.contains("path=\"/check/asked/a?b=c\""), "{log}");
-    stage.write("door.yaml", &DOOR.replace("sa/gate", "sa/nobody"));
+    stage.write("asker.yaml", &ASKER.replace("sa/gate", "sa/nobody"));
     eventually("what its waypoint refuses is a denial", || match tried(&stage, pass).stdout {
         said if said.ends_with("RBAC: access denied403") => Ok(()),
         other => Err(other),
     });
 
-    stage.write("door.yaml", &DOOR.replace("rules: [{from", "rules: [{}, {from"));
+    stage.write("asker.yaml", &ASKER.replace("rules: [{from", "rules: [{}, {from"));
     eventually("everybody may ask", || match tried(&stage, pass).stdout {
         said if said.ends_with("user=ann pass=yes\n200") => Ok(()),
         other => Err(other),
     });
-    stage.write("circle.yaml", CIRCLE);
+    // Each of the two is asked about what the other is asked.
+    let circle = [asks("ask-second", "keeper", "second", "{}"), asks("ask-keeper", "second", "keeper", "{}")];
+    stage.write("circle.yaml", &[SECOND, &circle[0], &circle[1]].join("---\n"));
     eventually("a circle is refused", || match tried(&stage, pass).stdout {
         said if said.contains("ask in a circle") && said.ends_with("508") => Ok(()),
         other => Err(other),

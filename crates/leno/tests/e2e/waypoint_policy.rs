@@ -1,19 +1,9 @@
 //! Policies about requests on a stage, with curl: enforced at the waypoint, and by the pods' node proxies where there is none.
 
+use crate::shop::{GATE, NAMESPACE};
 use crate::stage::{Ran, Stage, eventually, run, skip};
 
-const NAMESPACE: &str = "
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}}
-";
-
 const MESH: &str = r#"
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec: {gatewayClassName: leno-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
----
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -83,7 +73,8 @@ fn policies_about_requests_hold_with_a_waypoint_and_without() {
     if skip("policies_about_requests_hold_with_a_waypoint_and_without", &["nginx", "curl"]) {
         return;
     }
-    let stage = Stage::up(&[("namespace.yaml", NAMESPACE), ("mesh.yaml", MESH)], &["--nodes", "2"]);
+    let stage =
+        Stage::up(&[("namespace.yaml", NAMESPACE), ("gate.yaml", GATE), ("mesh.yaml", MESH)], &["--nodes", "2"]);
     assert_eq!(answer(&stage, "shop/stranger", "http://web/any").ok().stdout, "served /any\n200");
 
     stage.write("policy.yaml", &policy("read-only", READ_ONLY));
@@ -140,8 +131,7 @@ fn policies_about_requests_hold_with_a_waypoint_and_without() {
 
     // Without a waypoint nobody sees requests: what was allowed by what they say is refused, and nothing is served to strangers.
     stage.write("policy.yaml", &policy("read-only", READ_ONLY));
-    let (_, rest) = MESH.split_once("---").unwrap();
-    stage.write("mesh.yaml", rest);
+    stage.remove("gate.yaml");
     stage.write("namespace.yaml", &NAMESPACE.replace(", istio.io/use-waypoint: gate", ""));
     stage.wait("the waypoint is gone", |ps| {
         let pods = ps["pods"].as_array()?;
