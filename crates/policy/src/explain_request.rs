@@ -16,8 +16,10 @@ use crate::endpoints::{self, Purpose};
 use crate::explain_endpoint::{
     EndpointExplanation, Outcome, Party, address_of, closest_first, no_endpoint, of_endpoint, of_endpoints, party,
 };
+use crate::http::authorizer::service;
 use crate::http::{Caller, Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};
 use crate::routing::{self, Way};
+use crate::server_name::ServerName;
 use crate::waypoint_target::{WaypointTarget, waypoint_target};
 use crate::{explain_defaults, explain_endpoint_policy, explain_token};
 
@@ -208,16 +210,16 @@ pub(crate) fn explain(
             Some(_) => ", so what was asked about a request plays no part",
         };
         out.notes.push(format!("{why}{says}: connections pass unread"));
-        let named = asked.map(host_of);
-        if named.is_none() && guard.needs_server_name() {
+        let named = asked.map_or(ServerName::Unknown, |asked| ServerName::Known(host_of(asked).map(str::to_owned)));
+        if named == ServerName::Unknown && guard.needs_server_name() {
             let note = "policies ask for the server name that a TLS client names, and none was asked about: --header host=NAME";
             out.notes.push(note.to_owned());
         }
-        judged(&guard, &unread(connection, named), Vec::new(), &mut out);
+        judged_unread(&guard, connection, &named, &mut out);
         match routed {
             _ if !out.is_allowed() => {}
             Some(group) => {
-                let at = At { mesh, own, target: &target, connection, named };
+                let at = At { mesh, own, target: &target, connection, named: &named };
                 follow_connection(&at, group, &mut out);
             }
             None => unrouted(mesh, own, &target, &mut out),
@@ -255,8 +257,14 @@ pub(crate) fn explain(
         source_namespace: identity.as_ref().map(|identity| &**identity.namespace()),
     };
     out.request = Some(Line { method: asked.method.clone(), host: host.name.to_string(), path: path.to_string() });
+    let at = At { mesh, own, target: &target, connection, named: &ServerName::Unknown };
     let asking = Subject::new(connection, Some(&request));
-    let asked = authorizers(&guard, &asking);
+    let Authorizers { said: asked, refused } = authorizers(mesh, own, &guard, &asking);
+    if refused.is_some() {
+        out.notes.extend(asked);
+        out.refused = refused;
+        return out;
+    }
     let caller = match explain_token::taken(&guard, &request) {
         Ok(caller) => caller,
         Err(error) if asked.is_empty() => {
@@ -270,7 +278,7 @@ pub(crate) fn explain(
             out.notes.push(note);
             judged(&guard, &asking.authorized(), asked, &mut out);
             if out.is_allowed() {
-                follow(&At { mesh, own, target: &target, connection, named: None }, &request, &mut out);
+                follow(&at, &request, &mut out);
             }
             return out;
         }
@@ -287,7 +295,7 @@ pub(crate) fn explain(
         out.by_token(issuer);
     }
     if out.is_allowed() {
-        follow(&At { mesh, own, target: &target, connection, named: None }, &request, &mut out);
+        follow(&at, &request, &mut out);
     }
     out
 }
@@ -399,8 +407,15 @@ fn examined(guard: &Guard, subject: &Subject<'_>) -> Vec<PolicyAsked> {
     asked.collect()
 }
 
-/// What is said of the authorisers that a waypoint asks about a request. They are not asked here.
-fn authorizers(guard: &Guard, subject: &Subject<'_>) -> Vec<String> {
+/// What is known of the authorisers that a waypoint asks about a request. They are not asked here.
+struct Authorizers {
+    said: Vec<String>,
+    /// If one can't be asked, and the request does not pass without.
+    refused: Option<Refused>,
+}
+
+fn authorizers(mesh: &Mesh, own: &Workload, guard: &Guard, subject: &Subject<'_>) -> Authorizers {
+    let mut refused = None;
     let said = |(policy, it): (&leno_model::PolicyName, &Arc<Authorizer>)| {
         let without = match it.fail_open {
             true => "passes (failOpen)".to_owned(),
@@ -420,13 +435,21 @@ fn authorizers(guard: &Guard, subject: &Subject<'_>) -> Vec<String> {
             Some(how) if how.path_prefix.is_empty() => (" over HTTP", String::new()),
             Some(how) => (" over HTTP", format!(", with {} before its path", how.path_prefix)),
         };
+        if let Err(unknown) = service(mesh, &own.namespace, it) {
+            let reason = format!("the authoriser {:?} of policy {policy} can't be asked: {unknown}", it.provider);
+            if it.fail_open {
+                return format!("{reason}. So the request {without}");
+            }
+            refused.get_or_insert(Refused { status: Some(it.status_on_error), reason });
+        }
         format!(
             "before all other policies the waypoint asks the authoriser {:?} ({}:{}){over}{path} whether it may pass, as policy {policy} \
              says; it is not asked here{body}. Without an answer within {:?} the request {without}",
             it.provider, it.hostname, it.port, it.timeout
         )
     };
-    guard.to_ask(subject).into_iter().map(said).collect()
+    let said = guard.to_ask(subject).into_iter().map(said).collect();
+    Authorizers { said, refused }
 }
 
 fn action_name(action: PolicyAction) -> &'static str {
@@ -442,15 +465,6 @@ fn action_name(action: PolicyAction) -> &'static str {
 /// The host that is asked about: of a connection that passes unread, the server name that its client asks for.
 fn host_of(asked: &Asked) -> Option<&str> {
     asked.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| &**value)
-}
-
-/// A connection that passes unread; `named` is `None` if nothing is known of the server name that its client asks for.
-fn unread<'a>(connection: Connection<'a>, named: Option<Option<&str>>) -> Subject<'a> {
-    let subject = Subject::new(connection, None);
-    match named {
-        Some(name) => subject.asking_for(name),
-        None => subject,
-    }
 }
 
 /// No request was asked about: what there is that looks at requests.
@@ -472,6 +486,15 @@ fn not_asked(guard: &Guard, mesh: &Mesh, target: &WaypointTarget, connection: &C
     });
 }
 
+/// As [`judged`], of a connection that passes unread.
+fn judged_unread(guard: &Guard, connection: Connection<'_>, named: &ServerName, out: &mut AtWaypoint) {
+    let subject = named.subject(connection);
+    judged(guard, &subject, Vec::new(), out);
+    if let Err(denied) = guard.judge(&subject).verdict {
+        out.verdict = Some(named.denied(denied, guard).to_string());
+    }
+}
+
 /// What was asked for, of whom, and how.
 struct At<'a> {
     mesh: &'a Mesh,
@@ -479,7 +502,7 @@ struct At<'a> {
     target: &'a WaypointTarget,
     connection: Connection<'a>,
     /// The server name that the client of a connection asks for, as far as it is known.
-    named: Option<Option<&'a str>>,
+    named: &'a ServerName,
 }
 
 /// The routes of requests to the port; `None` if there are none.
@@ -496,7 +519,7 @@ fn connections(mesh: &Mesh, target: &WaypointTarget) -> Option<Connections> {
 
 /// What the routes make of a connection. The server that a client of TLS asks for is given as the header `host`.
 fn follow_connection(at: &At<'_>, group: &Group, out: &mut AtWaypoint) {
-    let name = at.named.flatten();
+    let name = at.named.name();
     if group.needs_name() && name.is_none() {
         let routes = group.routes().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         out.notes.push(format!(
@@ -655,17 +678,22 @@ fn refused_by_backend(
     let guard = Guard::new(policies.values().map(|policy| &**policy));
     let connection = Connection { destination: backend.seen_by_policies(), ..at.connection };
     let Some(request) = request else {
-        return denied_by_backend(&guard, &unread(connection, at.named), service, None, asked);
+        *asked = examined(&guard, &at.named.subject(connection));
+        let denied = guard.judge(&at.named.subject(connection)).verdict.err()?;
+        return Some(Refused { status: None, reason: by_policies_of(service, &at.named.denied(denied, &guard)) });
     };
     let asking = Subject::new(connection, Some(request));
-    let authorizers = authorizers(&guard, &asking);
+    let Authorizers { said: authorizers, refused } = authorizers(at.mesh, at.own, &guard, &asking);
+    if refused.is_some() {
+        out.notes.extend(authorizers.into_iter().map(|said| format!("for {}: {said}", service.id)));
+        return refused;
+    }
     let caller = match explain_token::taken(&guard, request) {
         Ok(caller) => caller,
         // An authoriser may put another in its place.
         Err(_) if !authorizers.is_empty() => Caller::default(),
         Err(error) => {
-            let reason = format!("by the policies of {}: {error}", service.id);
-            return Some(Refused { status: Some(401), reason });
+            return Some(Refused { status: Some(401), reason: by_policies_of(service, &error) });
         }
     };
     out.asks_authorizers |= !authorizers.is_empty();
@@ -674,7 +702,7 @@ fn refused_by_backend(
     let query = guard.tell(&caller, request.query, &mut told).query;
     let request = Request { headers: &told, query: query.as_deref().or(request.query), ..*request };
     let subject = Subject::new(connection, Some(&request)).authorized().by(&caller);
-    let refused = denied_by_backend(&guard, &subject, service, Some(403), asked);
+    let refused = denied_by_backend(&guard, &subject, service, asked);
     if let Some(issuer) = explain_token::issuer(&caller).filter(|_| refused.is_none()) {
         out.notes.push(format!("the policies of {}: {}", service.id, explain_token::depends(&issuer, "allowed")));
         out.unverified_token_of = Some(issuer);
@@ -686,12 +714,15 @@ fn denied_by_backend(
     guard: &Guard,
     subject: &Subject<'_>,
     service: &Service,
-    status: Option<u16>,
     asked: &mut Vec<PolicyAsked>,
 ) -> Option<Refused> {
     *asked = examined(guard, subject);
     let denied = guard.judge(subject).verdict.err()?;
-    Some(Refused { status, reason: format!("by the policies of {}: {denied}", service.id) })
+    Some(Refused { status: Some(403), reason: by_policies_of(service, &denied) })
+}
+
+fn by_policies_of(service: &Service, why: &dyn std::fmt::Display) -> String {
+    format!("by the policies of {}: {why}", service.id)
 }
 
 /// Where what follows no route goes.

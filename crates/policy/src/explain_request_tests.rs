@@ -199,7 +199,22 @@ fn an_authoriser_is_said_to_be_asked_and_not_taken_for_granted() {
         http: None,
     };
     let custom = policy("default/ask", PolicyAction::Custom, &shop.web, vec![asks(Attribute::Path, "/asked*")]);
-    shop.mesh.upsert_request_policy(Arc::new(Policy { authorizer: Some(authorizer.into()), ..custom }));
+    let asks_it = |it: &Authorizer| Policy { authorizer: Some(it.clone().into()), ..custom.clone() };
+    let open = Authorizer { fail_open: true, ..authorizer.clone() };
+    for (authorizer, outcome, says) in [
+        (&authorizer, Outcome::Refused, "refused with status 403"),
+        (&open, Outcome::AtWaypoint, "So the request passes (failOpen)"),
+    ] {
+        shop.mesh.upsert_request_policy(Arc::new(asks_it(authorizer)));
+        let (explanation, _) = shop.asked(&get("/asked"));
+        let text = explanation.to_string();
+        assert_eq!(explanation.outcome, outcome, "{text}");
+        assert!(text.contains("opa.auth.svc.cluster.local is no Service that the mesh knows"), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    let opa = leno_model::ServiceName { namespace: "auth".into(), hostname: authorizer.hostname.clone() };
+    shop.mesh.upsert_service(Arc::new(Service { id: opa, ..shop.canary.clone() }));
+    shop.mesh.upsert_request_policy(Arc::new(asks_it(&authorizer)));
     let (explanation, found) = shop.asked(&get("/asked"));
     assert_eq!(explanation.outcome, Outcome::AtWaypoint, "{explanation}");
     assert!(
@@ -232,6 +247,8 @@ fn the_host_that_is_asked_about_is_the_server_name_of_what_passes_unread() {
         let (explanation, _) = shop.asked(&named);
         assert_eq!(explanation.outcome, outcome, "{explanation}");
         assert!(explanation.to_string().contains("only the host plays a part"), "{explanation}");
+        let names_it = explanation.to_string().contains("and the client asks for server name \"b.example\"");
+        assert_eq!(names_it, outcome == Outcome::Denied, "{explanation}");
     }
     let unnamed = explain_request(&shop.mesh, &shop.client, at("10.96.0.1:80"), None);
     assert_eq!(unnamed.outcome, Outcome::Denied, "{unnamed}");

@@ -26,6 +26,7 @@ pub mod find;
 pub mod http;
 pub mod inbound;
 pub mod routing;
+mod server_name;
 #[cfg(test)]
 mod test_support;
 mod understood;
@@ -41,6 +42,7 @@ pub use endpoints::{EndpointCounts, ready, ready_for_node};
 pub use routing::{
     Identities, Reachable, Route, RouteError, RoutePlan, reachable, route, route_around, route_to_reachable,
 };
+pub use server_name::{DeniedUnread, ServerName};
 pub use understood::NotUnderstood;
 pub use waypoint::{WaypointProblem, serves};
 pub use waypoint_target::{WaypointRefusal, WaypointTarget, waypoint_target};

@@ -113,6 +113,8 @@ pub struct Record {
     pub trace_id: Option<u128>,
     /// What dry-run policies would have done to it; empty if none would have done anything.
     pub dry_run: Vec<String>,
+    /// The external authorisers that gave no answer, and whose provider says `failOpen`, in words; empty if there was none.
+    pub fail_open: Vec<String>,
     /// Why it failed, with the policy's name if one denied it; `None` if it succeeded.
     pub error: Option<String>,
     /// Whether a policy refused it, or ended it later.
@@ -184,6 +186,7 @@ impl Record {
             duration: Duration::ZERO,
             trace_id: None,
             dry_run: Vec::new(),
+            fail_open: Vec::new(),
             error: None,
             denied: false,
             policy: None,

@@ -47,6 +47,7 @@ fn full() -> Record {
     record.duration = Duration::from_millis(56);
     record.trace_id = Some(0xab);
     record.dry_run = vec!["a would deny".to_owned(), "b would allow".to_owned()];
+    record.fail_open = vec!["c gave no answer".to_owned()];
     record
 }
 
@@ -65,7 +66,7 @@ fn plain_line_has_istios_fields() {
          src.identity=\"spiffe://cluster.local/ns/shop/sa/web\" src.cluster=\"Kubernetes\" dst.addr=[fd00::1]:80 \
          dst.hbone_addr=10.0.0.2:8080 dst.service=\"db.shop.svc.cluster.local\" direction=\"outbound\" \
          bytes_sent=12 bytes_recv=34 duration=\"56ms\" trace_id=\"000000000000000000000000000000ab\" \
-         dry_run=\"a would deny; b would allow\""
+         dry_run=\"a would deny; b would allow\" fail_open=\"c gave no answer\""
     );
 }
 

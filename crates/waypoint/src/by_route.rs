@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use leno_model::AppProtocol;
-use leno_policy::WaypointTarget;
 use leno_policy::connections::{Connections, Unrouted};
 use leno_policy::http::Destination;
+use leno_policy::{ServerName, WaypointTarget};
 use leno_proxy::tunnels::Tunnel;
 use leno_tls::ClientHello;
 use leno_tunnel::{TunnelStream, timers};
@@ -14,7 +14,6 @@ use leno_tunnel::{TunnelStream, timers};
 use crate::asked::{Asked, backend};
 use crate::failure::Failure;
 use crate::gate::Gate;
-use crate::server_name::ServerName;
 
 /// A client's first message of TLS is no longer than this. With certificates of the post-quantum kind it has a few KiB.
 const LONGEST_HELLO: usize = 64 << 10;

@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 use leno_policy::connections::Unrouted;
-use leno_policy::http::Denied;
-use leno_policy::{DenyReason, NotUnderstood, RouteError, WaypointRefusal};
+use leno_policy::{DeniedUnread, DenyReason, NotUnderstood, RouteError, WaypointRefusal};
 use leno_proxy::peers;
 use leno_telemetry::metrics::ResponseFlags;
 
 use crate::balance::Overflow;
-use crate::server_name::ServerName;
 
 /// Why a connection was not carried. Cheap to clone.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -34,10 +32,7 @@ pub(crate) enum Failure {
     Refused(Arc<WaypointRefusal>),
     /// A policy of the service, of the waypoint or of both.
     #[error(transparent)]
-    Denied(Arc<Denied>),
-    /// The same of a connection that passes unread, where a policy is about the server name that its client asks for.
-    #[error("{}, and {}", .0.0, .0.1)]
-    DeniedUnread(Arc<(Denied, ServerName)>),
+    Denied(Arc<DeniedUnread>),
     /// A policy that selects the waypoint's own pods.
     #[error(transparent)]
     OwnDenied(Arc<DenyReason>),
@@ -79,7 +74,7 @@ impl Failure {
     pub(crate) fn response_flags(&self) -> ResponseFlags {
         match self {
             Self::Peer(failure) => failure.response_flags(),
-            Self::Denied(_) | Self::DeniedUnread(_) | Self::OwnDenied(_) => ResponseFlags::Deny,
+            Self::Denied(_) | Self::OwnDenied(_) => ResponseFlags::Deny,
             Self::TooManyTunnels { .. } | Self::Overflow(_) => ResponseFlags::ResourceLimit,
             Self::UnknownWorkload { .. } | Self::NotUnderstood(_) => ResponseFlags::Identity,
             _ => ResponseFlags::Connect,
@@ -90,7 +85,7 @@ impl Failure {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotConnect(_) => StatusCode::BAD_REQUEST,
-            Self::Denied(_) | Self::DeniedUnread(_) | Self::OwnDenied(_) => StatusCode::UNAUTHORIZED,
+            Self::Denied(_) | Self::OwnDenied(_) => StatusCode::UNAUTHORIZED,
             Self::Refused(refusal) => StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST),
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }

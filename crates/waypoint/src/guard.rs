@@ -6,13 +6,12 @@ use std::sync::Arc;
 use leno_model::Mesh;
 use leno_model::Workload;
 use leno_policy::http::{Caller, Denied, Guard, Request, Subject};
-use leno_policy::{Connection, Verdict, WaypointTarget, authorize_selected};
+use leno_policy::{Connection, ServerName, Verdict, WaypointTarget, authorize_selected};
 use leno_proxy::tunnels::Tunnel;
 
 use crate::asked::Asked;
 use crate::failure::Failure;
 use crate::gate::Gate;
-use crate::server_name::ServerName;
 
 /// The policies of what was asked for.
 pub(crate) fn guard(gate: &Gate, mesh: &Mesh, own: &Workload, target: &WaypointTarget) -> Arc<Guard> {
@@ -47,8 +46,7 @@ pub(crate) fn judge(
     let subject = match what {
         // Its authorisers were asked before, as it came: what they change is not asked about again.
         What::Request(request, caller) => Subject::new(connection, Some(request)).by(caller).authorized(),
-        What::Unread(ServerName::Unknown) => Subject::new(connection, None),
-        What::Unread(ServerName::Known(name)) => Subject::new(connection, None).asking_for(name.as_deref()),
+        What::Unread(name) => name.subject(connection),
     };
     let judgement = guard.judge(&subject);
     for one in &judgement.notes {

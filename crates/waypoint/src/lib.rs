@@ -65,7 +65,6 @@ mod report;
 mod request_body;
 mod routes;
 mod series;
-mod server_name;
 mod stream;
 mod timer;
 mod tunnels;

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
 use leno_model::http::HashOf;
-use leno_policy::http::{Destination, Guard};
-use leno_policy::{WaypointTarget, waypoint_target};
+use leno_policy::http::{Denied, Destination, Guard};
+use leno_policy::{ServerName, WaypointTarget, waypoint_target};
 use leno_proxy::peers;
 use leno_proxy::tunnels::Tunnel;
 use leno_tunnel::server::InboundConnect;
@@ -18,7 +18,6 @@ use crate::failure::Failure;
 use crate::gate::Gate;
 use crate::guard::{self, What};
 use crate::report::Report;
-use crate::server_name::ServerName;
 use crate::stream::Stream;
 use crate::upstream::{self, Caller};
 use crate::wire::write_all;
@@ -171,10 +170,11 @@ fn permit(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let judged = guard::judge(guard, tunnel, target, What::Unread(name), |note| report.note(note));
-    judged.map_err(|denied| match guard.needs_server_name() {
-        true => Failure::DeniedUnread(Arc::new((denied, name.clone()))),
-        false => Failure::Denied(Arc::new(denied)),
-    })
+    judged.map_err(|denied| denied_unread(name, denied, guard))
+}
+
+fn denied_unread(name: &ServerName, denied: Denied, guard: &Guard) -> Failure {
+    Failure::Denied(Arc::new(name.denied(denied, guard)))
 }
 
 /// Returns when the policies no longer let the connection pass: those of what was asked for, or those of the backend to which a
@@ -186,8 +186,10 @@ async fn forbidden(
     (routed, name): (Option<&WaypointTarget>, &ServerName),
 ) -> Failure {
     let mut changes = gate.core.state.subscribe();
-    let judge =
-        |guard: &Guard, target: &WaypointTarget| guard::judge(guard, tunnel, target, What::Unread(name), |_| ());
+    let judge = |guard: &Guard, target: &WaypointTarget| {
+        let judged = guard::judge(guard, tunnel, target, What::Unread(name), |_| ());
+        judged.map_err(|denied| denied_unread(name, denied, guard))
+    };
     loop {
         // What has left this waypoint is another's to judge.
         if let Some((mesh, own)) = gate.own.now()
@@ -202,8 +204,8 @@ async fn forbidden(
             {
                 judged = judged.and_then(|()| judge(&guard, &backend));
             }
-            if let Err(denied) = judged {
-                return Failure::Denied(Arc::new(denied));
+            if let Err(failure) = judged {
+                return failure;
             }
         }
         if changes.changed().await.is_err() {

@@ -96,6 +96,10 @@ fn verdict(connection: &Connection, paint: Paint) -> String {
         text.push_str("; on trial: ");
         text.push_str(note);
     }
+    for passes in &connection.fail_open {
+        text.push_str("; failOpen: ");
+        text.push_str(passes);
+    }
     text
 }
 

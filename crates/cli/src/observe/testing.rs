@@ -30,6 +30,7 @@ pub(super) fn connection() -> Connection {
         policy: None,
         reason: None,
         dry_run: Vec::new(),
+        fail_open: Vec::new(),
         trace: Some("ab".to_owned()),
         request: None,
     }

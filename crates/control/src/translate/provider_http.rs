@@ -3,7 +3,7 @@
 use http::header::{HeaderName, HeaderValue};
 use leno_model::Name;
 use leno_model::http::HttpCheck;
-use leno_policy::http::authorizer::is_fixed;
+use leno_policy::http::authorizer::{DEPTH, is_fixed};
 use serde_json::Value;
 
 /// What a question has anyway, so naming it changes nothing.
@@ -75,7 +75,8 @@ fn added(at: &str, value: &Value) -> Result<Vec<(Name, Name)>, String> {
     let listed = value.as_object().ok_or_else(|| format!("{at} is no mapping"))?;
     let mut out = Vec::with_capacity(listed.len());
     for (name, value) in listed {
-        let header = HeaderName::from_bytes(name.as_bytes()).ok().filter(|header| !is_fixed(header));
+        let header =
+            HeaderName::from_bytes(name.as_bytes()).ok().filter(|header| !is_fixed(header) && *header != DEPTH);
         let header = header.ok_or_else(|| format!("{at}: {name:?} is no header that can be added"))?;
         // Envoy would put something of the request in the place of %…%.
         let value = value.as_str().filter(|text| HeaderValue::from_str(text).is_ok() && !text.contains('%'));

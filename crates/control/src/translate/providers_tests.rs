@@ -144,6 +144,7 @@ fn what_can_not_be_honoured_is_no_provider() {
         ("headersToDownstreamOnAllow: [Transfer-Encoding]", "transfer-encoding belongs"),
         ("headersToDownstreamOnDeny: [upgrade]", "upgrade belongs"),
         ("includeAdditionalHeadersInCheck: {host: a}", "\"host\" is no header that can be added"),
+        ("includeAdditionalHeadersInCheck: {x-leno-authorizer-depth: '0'}", "is no header that can be added"),
         ("includeAdditionalHeadersInCheck: {x: '%REQ(y)%'}", "includeAdditionalHeadersInCheck.x is not a fixed text"),
         ("includeAdditionalHeadersInCheck: {x: 5}", "not a fixed text"),
         ("includeRequestBodyInCheck: {}", "needs maxRequestBytes"),

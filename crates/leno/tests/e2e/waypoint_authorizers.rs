@@ -293,7 +293,7 @@ fn an_authoriser_that_speaks_grpc_is_asked_at_a_waypoint() {
         passed if passed == "/asked user= pass=yes\n200" => Ok(()),
         other => Err(other),
     });
-    logged(&stage, &["response_code=200", "gave no answer (failOpen)"]);
+    logged(&stage, &["response_code=200", "fail_open=", "gave no answer"]);
 }
 
 #[test]

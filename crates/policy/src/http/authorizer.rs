@@ -3,8 +3,11 @@
 //! An authoriser is believed about whether a request may pass, and about headers that mean something to programs only. It can't
 //! say where a message ends, whom it is for or what protocol a connection has: an answer that tries is not followed at all.
 
+use std::sync::Arc;
+
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use leno_model::http::{AllowedBy, AnswerHeader, DeniedBy, HeaderMeets};
+use leno_model::http::{AllowedBy, AnswerHeader, Authorizer, DeniedBy, HeaderMeets};
+use leno_model::{Mesh, Name, Service, ServiceName};
 
 /// Headers that decide where a message ends or goes, or that are one connection's own business (RFC 9110 §7.6.1).
 const FIXED: [&str; 13] = [
@@ -22,6 +25,28 @@ const FIXED: [&str; 13] = [
     "upgrade",
     "expect",
 ];
+
+/// In a question to an authoriser: how many waypoints have asked about it, or about what it asks about. In the answer of one that
+/// refuses to ask once more: that it does. Nobody else has a say in it.
+pub const DEPTH: HeaderName = HeaderName::from_static("x-leno-authorizer-depth");
+
+/// An authoriser that can't be asked: the mesh does not know its service.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no Service that the mesh knows")]
+pub struct Unknown(Name);
+
+/// The service of an authoriser, for a waypoint in a namespace.
+///
+/// # Errors
+/// If there is none.
+pub fn service<'m>(mesh: &'m Mesh, asking: &str, authorizer: &Authorizer) -> Result<&'m Arc<Service>, Unknown> {
+    let Authorizer { namespace, hostname, .. } = authorizer;
+    let found = match &**namespace {
+        "" => mesh.service_by_hostname(hostname, asking),
+        _ => mesh.service(&ServiceName { namespace: namespace.clone(), hostname: hostname.clone() }),
+    };
+    found.ok_or_else(|| Unknown(hostname.clone()))
+}
 
 /// Why an answer that allows can't be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -86,13 +86,7 @@ fn denied(how: &HttpCheck, status: u16, headers: &HeaderMap, body: Vec<u8>) -> D
     for name in headers.keys().filter(|name| !is_fixed(name) && is_sent(name)) {
         take(headers, name, HeaderMeets::Append, &mut to_client);
     }
-    DeniedBy {
-        code: status.into(),
-        message: "its HTTP status".to_owned(),
-        status: Some(status.into()),
-        headers: to_client,
-        body,
-    }
+    DeniedBy { code: status.into(), message: String::new(), status: Some(status.into()), headers: to_client, body }
 }
 
 /// All values of a header: the first meets what is there, the others come after it.

@@ -108,6 +108,9 @@ fn record(fields: &mut dyn Fields, record: &Record, opened: bool) {
     if !record.dry_run.is_empty() {
         fields.text("dry_run", &record.dry_run.join("; "));
     }
+    if !record.fail_open.is_empty() {
+        fields.text("fail_open", &record.fail_open.join("; "));
+    }
     if let Some(error) = &record.error {
         fields.text("error", error);
     }

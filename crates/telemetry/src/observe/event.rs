@@ -72,6 +72,9 @@ pub struct Connection {
     pub reason: Option<String>,
     /// What policies on trial would have done.
     pub dry_run: Vec<String>,
+    /// The external authorisers without whose answer it passed (`failOpen`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fail_open: Vec<String>,
     /// What both proxies of a connection call it, hexadecimal; only within the mesh.
     pub trace: Option<String>,
     /// The HTTP request, if this is about one and not about a connection.
@@ -191,6 +194,7 @@ impl Connection {
             policy: record.policy.as_ref().map(ToString::to_string),
             reason: record.error.clone(),
             dry_run: record.dry_run.clone(),
+            fail_open: record.fail_open.clone(),
             trace: record.trace_id.map(|id| format!("{id:032x}")),
             request: request(record),
         }

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
+use leno_policy::http::authorizer::DEPTH;
 
 use super::body::Body;
-use super::refusal::{DEPTH, Flag, Refusal};
+use super::refusal::{Flag, Refusal};
 
 impl Refusal {
     /// The answer to a client; a gRPC client gets it as a gRPC status.

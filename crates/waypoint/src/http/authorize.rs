@@ -95,19 +95,19 @@ pub(super) async fn ask<'g>(
                 }
             }
             Ok(Err(denied)) => {
-                let message: String = denied.message.chars().take(256).collect();
-                let reason = format!(
-                    "denied by the authoriser {provider:?} of policy {policy} (code {}, {message:?})",
-                    denied.code
-                );
+                let says = match (&authorizer.http, denied.message.chars().take(256).collect::<String>()) {
+                    (Some(_), _) => format!("status {}", denied.code),
+                    (None, message) => format!("code {}, {message:?}", denied.code),
+                };
+                let reason = format!("denied by the authoriser {provider:?} of policy {policy} ({says})");
                 let denied = Denied::new(&denied);
                 let status = StatusCode::from_u16(denied.status).unwrap_or(StatusCode::FORBIDDEN);
                 return Err(Refusal { by: Some(Box::new(denied)), ..Refusal::new(status, Flag::External, reason) });
             }
             Err(why) if authorizer.fail_open => {
-                let note = format!("policy {policy}: the authoriser {provider:?} gave no answer (failOpen): {why}");
-                if !asked.notes.contains(&note) {
-                    asked.notes.push(note);
+                let passes = format!("policy {policy}: the authoriser {provider:?} gave no answer: {why}");
+                if !asked.unanswered.contains(&passes) {
+                    asked.unanswered.push(passes);
                 }
             }
             Err(why) => {

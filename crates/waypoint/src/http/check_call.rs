@@ -3,15 +3,15 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, TE, USER_AGENT};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use leno_model::AppProtocol;
 use leno_model::http::{Authorizer, AuthorizerAnswer};
-use leno_model::{AppProtocol, Service, ServiceName};
+use leno_policy::http::authorizer::{DEPTH, service};
 use leno_policy::{WaypointTarget, route_around, serves};
 use leno_proto::check::{CHECK_PATH, LONGEST_ANSWER, check_answer};
 use leno_tunnel::timers;
@@ -19,7 +19,6 @@ use leno_tunnel::timers;
 use super::check_http;
 use super::client::{Client, View};
 use super::head::Asks;
-use super::refusal::DEPTH;
 use super::send::{To, send_by};
 use crate::authorizers::PLACES;
 use crate::balance::Seat;
@@ -77,7 +76,7 @@ pub(super) async fn check(
     authorizer: &Authorizer,
     (question, depth): (Question, u32),
 ) -> Result<AuthorizerAnswer, NoAnswer> {
-    let service = service(view, authorizer)?;
+    let service = service(&view.mesh, &view.own.namespace, authorizer).map_err(|unknown| unknown.to_string())?;
     let Some(_place) = client.gate.authorizers.place(authorizer) else {
         return Err(format!("{PLACES} requests wait for it already").into());
     };
@@ -103,7 +102,7 @@ pub(super) async fn check(
     let asking = async {
         let plan = match address {
             // As any client would reach it.
-            Some(address) if service.waypoint.is_some() && !serves(&view.mesh, &view.own, &service) => {
+            Some(address) if service.waypoint.is_some() && !serves(&view.mesh, &view.own, service) => {
                 let silent = |address| client.gate.silent.is_avoided(address);
                 let destination = SocketAddr::new(address, authorizer.port);
                 let found = route_around(&view.mesh, &view.own, destination, &silent, &mut rand::random::<u64>);
@@ -130,15 +129,6 @@ pub(super) async fn check(
             Err(format!("it has not answered within {:?}", authorizer.timeout).into())
         }
     }
-}
-
-fn service(view: &View, authorizer: &Authorizer) -> Result<Arc<Service>, String> {
-    let Authorizer { namespace, hostname, .. } = authorizer;
-    let found = match &**namespace {
-        "" => view.mesh.service_by_hostname(hostname, &view.own.namespace),
-        _ => view.mesh.service(&ServiceName { namespace: namespace.clone(), hostname: hostname.clone() }),
-    };
-    found.cloned().ok_or_else(|| format!("{hostname} is no Service that the mesh knows"))
 }
 
 fn request(authorizer: &Authorizer, question: Vec<u8>) -> Result<Request<RequestBody>, String> {

@@ -13,8 +13,8 @@ pub(crate) struct Consent {
     pub(super) by: Vec<Arc<Authorizer>>,
     /// What they want of its response.
     pub(super) response: Vec<Allowed>,
-    /// What is to be told of those who gave no answer.
-    pub(super) notes: Vec<String>,
+    /// Those who gave no answer, and let it pass all the same (`failOpen`), in words.
+    pub(super) unanswered: Vec<String>,
 }
 
 impl Consent {
@@ -22,11 +22,12 @@ impl Consent {
     pub(super) fn join(&mut self, other: Self) {
         self.by.extend(other.by);
         self.response.extend(other.response);
+        self.unanswered.extend(other.unanswered);
     }
 
-    /// Whether the response is changed.
-    pub(super) fn changes_response(&self) -> bool {
-        !self.response.is_empty()
+    /// Whether anything comes of it once the request has been sent.
+    pub(super) fn matters_later(&self) -> bool {
+        !self.response.is_empty() || !self.unanswered.is_empty()
     }
 
     /// Changes the headers of the response.

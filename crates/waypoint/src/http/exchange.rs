@@ -168,9 +168,8 @@ impl Exchange {
     }
 
     /// Authorisers have let it pass.
-    pub(crate) fn authorized(&mut self, mut asked: Consent) {
-        std::mem::take(&mut asked.notes).into_iter().for_each(|note| self.note(note));
-        if asked.changes_response() {
+    pub(crate) fn authorized(&mut self, asked: Consent) {
+        if asked.matters_later() {
             self.asked.get_or_insert_default().join(asked);
         }
     }
@@ -334,6 +333,9 @@ impl Exchange {
         record.error.clone_from(&self.error);
         record.denied = matches!(self.flag, Flag::Denied | Flag::External);
         record.dry_run.clone_from(&self.notes);
+        if let Some(asked) = &self.asked {
+            record.fail_open.clone_from(&asked.unanswered);
+        }
         record.request = Some(Box::new(Request {
             method: self.method.as_str().into(),
             authority: self.authority.as_ref().map_or("", |authority| authority.as_str()).into(),

@@ -1,10 +1,10 @@
 //! Why a request is not answered by an endpoint.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::HeaderName;
 use leno_model::http::{RateLimit, RouteName};
 use leno_policy::RouteError;
 use leno_policy::http::authorizer;
@@ -12,10 +12,6 @@ use leno_policy::http::token::TokenError;
 use leno_policy::http::{Denied, rate};
 
 use crate::failure::Failure;
-
-/// In a question to an authoriser: how many waypoints have asked about it, or about what it asks about. In the answer of one that
-/// refuses to ask once more: that it does.
-pub(super) const DEPTH: HeaderName = HeaderName::from_static("x-leno-authorizer-depth");
 
 /// What went wrong with a request, in the two letters that Istio's access log and metrics have for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,7 +96,7 @@ impl Refusal {
     }
 
     /// For a request that a policy refuses. Its client learns no more than that.
-    pub(crate) fn denied(denied: &Denied) -> Self {
+    pub(crate) fn denied(denied: &dyn Display) -> Self {
         let told = Some(Denied::TEXT);
         Self { told, ..Self::new(StatusCode::FORBIDDEN, Flag::Denied, denied.to_string()) }
     }
@@ -138,7 +134,7 @@ impl From<Failure> for Refusal {
                 _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
             },
             Failure::NoRoute | Failure::Outside(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
-            Failure::Denied(denied) => return Self::denied(denied),
+            Failure::Denied(denied) => return Self::denied(&**denied),
             Failure::Overflow(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::Overflow),
             Failure::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Flag::Stopped),
             _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::UpstreamFailure),

@@ -294,7 +294,7 @@ async fn what_is_no_answer_lets_nothing_through() {
         mesh.control.synced(1).await;
         let passed = ask(&mesh, "/asked", "").await;
         assert!(passed.starts_with("HTTP/1.1 200 "), "failOpen, {why}: {passed}");
-        mesh.log.line(&["response_code=200", "failOpen", why]).await;
+        mesh.log.line(&["response_code=200", "fail_open=", why]).await;
     }
 }
 

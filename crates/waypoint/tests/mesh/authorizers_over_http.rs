@@ -167,7 +167,7 @@ async fn what_is_not_200_is_its_clients_answer() {
         assert!(answer.contains(&format!("\r\n{part}\r\n")), "{part}: {answer}");
     }
     assert!(!answer.contains("x-hop"), "{answer}");
-    let line = mesh.log.line(&["response_code=302", "denied by the authoriser", "code 302"]).await;
+    let line = mesh.log.line(&["response_code=302", "denied by the authoriser", "(status 302)"]).await;
     assert!(line.contains("response_flags=\"UAEX\"") && line.contains("default/custom"), "{line}");
     let created = ask(&mesh, "GET", "/asked/created", "\r\n").await;
     assert!(created.starts_with("HTTP/1.1 201 ") && created.ends_with("\r\n\r\nmade"), "200 alone allows: {created}");
