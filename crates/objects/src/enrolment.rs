@@ -17,6 +17,8 @@ pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 pub const WAYPOINT_BYPASS: &str = "leno.mesh/waypoint-bypass";
 /// Annotation of a Gateway: how many pods its waypoint is to have. Without it, whoever scales the Deployment decides.
 pub const WAYPOINT_REPLICAS: &str = "leno.mesh/waypoint-replicas";
+/// Annotation of a Gateway: the labels of the nodes that its waypoint's pods may run on, `LABEL=VALUE,LABEL=VALUE`.
+pub const WAYPOINT_NODE_SELECTOR: &str = "leno.mesh/waypoint-node-selector";
 /// Annotation, with value `true`, of a Gateway: its waypoint tells programs who calls, in `x-forwarded-client-cert`.
 pub const WAYPOINT_FORWARD_CLIENT_CERT: &str = "leno.mesh/waypoint-forward-client-cert";
 /// Annotation of an HTTPRoute or GRPCRoute: how many requests may follow it in a time, such as `100/s`.

@@ -5,7 +5,7 @@ pub(crate) mod rules;
 use leno_model::HBONE_PORT;
 
 use super::decode::{object, word};
-use super::enrolment::{WAYPOINT_FOR, WAYPOINT_REPLICAS};
+use super::enrolment::{WAYPOINT_FOR, WAYPOINT_NODE_SELECTOR, WAYPOINT_REPLICAS};
 use super::meta::{LabelSelector, Labels, ObjectMeta};
 use super::scalars::PortNumber;
 
@@ -242,6 +242,21 @@ impl Gateway {
         let wanted = self.metadata.annotation(WAYPOINT_REPLICAS);
         wanted.map(|text| text.parse().map_err(|_| text)).transpose()
     }
+
+    /// The labels, with their values, of the nodes that its waypoint's pods may run on; none if it does not say.
+    ///
+    /// # Errors
+    /// The annotation's value if it is no list of labels.
+    pub fn waypoint_node_selector(&self) -> Result<Vec<(&str, &str)>, &str> {
+        let Some(text) = self.metadata.annotation(WAYPOINT_NODE_SELECTOR) else { return Ok(Vec::new()) };
+        text.split(',').map(|part| label(part.trim())).collect::<Option<_>>().ok_or(text)
+    }
+}
+
+fn label(text: &str) -> Option<(&str, &str)> {
+    let (label, value) = text.split_once('=')?;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    (!label.is_empty() && label.chars().all(is_word) && value.chars().all(is_word)).then_some((label, value))
 }
 
 impl GatewayClass {

@@ -41,7 +41,8 @@ pub use decode::{Mode, NotInForce};
 pub use enrolment::{
     DATAPLANE_MODE, MIRROR, RATE_LIMIT, RATE_LIMIT_BURST, REDIRECTION_ANNOTATION, REDIRECTION_ENABLED,
     UNINSTALLED_ANNOTATION, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE, WAYPOINT_BYPASS, WAYPOINT_FOR,
-    WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_REPLICAS, allows_bypass, is_captured, is_enrolled, named_waypoint,
+    WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_NODE_SELECTOR, WAYPOINT_REPLICAS, allows_bypass, is_captured, is_enrolled,
+    named_waypoint,
 };
 pub use gateway::{
     AllowedRoutes, FromNamespaces, GATEWAY_GROUP, Gateway, GatewayClass, GatewayClassSpec, GatewaySpec, HBONE,

@@ -52,7 +52,7 @@ fn read(value: &Value) -> Gateway {
 fn the_template_is_filled_in_for_a_gateway() {
     let wishes = json!({
         "leno.mesh/waypoint-replicas": "3", "leno.mesh/waypoint-memory": "1Gi",
-        "leno.mesh/waypoint-forward-client-cert": "true",
+        "leno.mesh/waypoint-forward-client-cert": "true", "leno.mesh/waypoint-node-selector": "disk=ssd, example.org/a=",
     });
     let made = parts::parts(TEMPLATE, &read(&gateway("u", &wishes)), "roots").expect("sound");
     let paths: Vec<_> = made.iter().map(|part| parts::path(part).expect("known")).collect();
@@ -78,10 +78,13 @@ fn the_template_is_filled_in_for_a_gateway() {
     assert_eq!(pod["metadata"]["annotations"], json!({"a": "b", "note": "n", "leno.mesh/root-certificates": "roots"}));
     assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "50m", "memory": "1Gi"}));
     assert_eq!(pod["spec"]["containers"][0]["env"], json!([{"name": "LENO_FORWARD_CLIENT_CERT", "value": "true"}]));
+    assert_eq!(pod["spec"]["nodeSelector"], json!({"disk": "ssd", "example.org/a": ""}));
     let plain = parts::parts(TEMPLATE, &read(&gateway("u", &json!({}))), "roots").expect("sound");
     assert_eq!(plain[2]["spec"]["replicas"], Value::Null, "whoever scales it decides");
     let slip = parts::parts(TEMPLATE, &read(&gateway("u", &json!({"leno.mesh/waypoint-replicas": "many"}))), "");
     assert!(slip.is_err_and(|why| why.contains("many is no number")));
+    let slip = parts::parts(TEMPLATE, &read(&gateway("u", &json!({"leno.mesh/waypoint-node-selector": "ssd"}))), "");
+    assert!(slip.is_err_and(|why| why.contains("ssd is no list")));
     assert!(parts::path(&json!({"kind": "Secret"})).is_err(), "only what a waypoint consists of");
 }
 

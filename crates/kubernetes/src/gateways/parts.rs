@@ -2,7 +2,8 @@
 
 use leno_model::settings::FORWARD_CLIENT_CERT;
 use leno_objects::{
-    Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_REPLICAS,
+    Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_NODE_SELECTOR,
+    WAYPOINT_REPLICAS,
 };
 use serde_json::{Map, Value, json};
 
@@ -76,6 +77,10 @@ fn deployment(spec: &mut Value, gateway: &Gateway, roots: &str) -> Result<(), St
                 None => container["env"] = json!([variable]),
             }
         }
+    }
+    let no_labels = |text| format!("annotation {WAYPOINT_NODE_SELECTOR}={text} is no list LABEL=VALUE,LABEL=VALUE");
+    for (label, value) in gateway.waypoint_node_selector().map_err(no_labels)? {
+        template["spec"]["nodeSelector"][label] = value.into();
     }
     let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
     if let Some(number) = gateway.waypoint_replicas().map_err(no_number)? {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use leno_model::{HBONE_PORT, ports, settings};
 use leno_objects::{
-    Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_REPLICAS, decode,
+    Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_NODE_SELECTOR,
+    WAYPOINT_REPLICAS, decode,
 };
 use serde_json::{Value, json};
 
@@ -17,6 +18,9 @@ use crate::files::{Manifests, Sourced};
 const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 /// Label of what a controller made for a Gateway.
 const MANAGED: (&str, &str) = ("gateway.istio.io/managed", "leno.mesh-waypoint-controller");
+
+/// Label of a node, with its name.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// What a waypoint's process needs of its surroundings.
 #[derive(Debug)]
@@ -48,7 +52,8 @@ pub(crate) fn waypoints(manifests: &Manifests) -> Vec<(ObjectKey, Gateway)> {
 /// Adds the parts of one waypoint, whose process has `token`, unless the manifests have parts with these names.
 ///
 /// # Errors
-/// If its Gateway has a name or labels that the parts can't have, or asks for no number of pods.
+/// If its Gateway has a name or labels that the parts can't have, or asks for no number of pods, or for nodes that a stage can't
+/// tell apart.
 pub(crate) fn add(
     manifests: &mut Manifests,
     gateway: &Gateway,
@@ -57,10 +62,11 @@ pub(crate) fn add(
 ) -> Result<(), String> {
     let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
     let replicas = gateway.waypoint_replicas().map_err(no_number)?.unwrap_or(1);
+    let node = node(gateway)?;
     let parts = [
         (Kind::ServiceAccount, account(gateway)),
         (Kind::Service, service(gateway)),
-        (Kind::Deployment, deployment(gateway, replicas, token, around)),
+        (Kind::Deployment, deployment(gateway, (replicas, node), token, around)),
     ];
     for (kind, part) in parts {
         let key = ObjectKey::new(kind, gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
@@ -107,7 +113,17 @@ fn service(gateway: &Gateway) -> Value {
     })
 }
 
-fn deployment(gateway: &Gateway, replicas: u16, token: &str, around: &Surroundings) -> Value {
+/// The node that its pods are to run on. A stage's nodes have names, and no other labels.
+fn node(gateway: &Gateway) -> Result<Option<&str>, String> {
+    match gateway.waypoint_node_selector().as_deref() {
+        Ok([]) => Ok(None),
+        Ok([(HOSTNAME, node)]) => Ok(Some(node)),
+        Ok(_) => Err(format!("annotation {WAYPOINT_NODE_SELECTOR}: a stage's nodes have no label but {HOSTNAME}")),
+        Err(text) => Err(format!("annotation {WAYPOINT_NODE_SELECTOR}={text} is no list LABEL=VALUE,LABEL=VALUE")),
+    }
+}
+
+fn deployment(gateway: &Gateway, (replicas, node): (u16, Option<&str>), token: &str, around: &Surroundings) -> Value {
     let mut template = metadata(gateway);
     if let Some(template) = template.as_object_mut() {
         template.remove("name");
@@ -125,6 +141,7 @@ fn deployment(gateway: &Gateway, replicas: u16, token: &str, around: &Surroundin
             "template": {
                 "metadata": template,
                 "spec": {
+                    "nodeName": node.unwrap_or_default(),
                     "serviceAccountName": &*gateway.metadata.name,
                     "terminationGracePeriodSeconds": 30,
                     "containers": [{

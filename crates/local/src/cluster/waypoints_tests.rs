@@ -44,7 +44,7 @@ fn a_waypoint_has_its_parts_and_others_have_none() {
 }
 
 #[test]
-fn a_gateway_says_how_many_pods_its_waypoint_has() {
+fn a_gateway_says_how_many_pods_its_waypoint_has_and_where() {
     let made = |annotations: &[(&str, &str)]| {
         let mut all = manifests("leno-waypoint");
         let (_, mut gateway) = waypoints(&all).remove(0);
@@ -52,10 +52,15 @@ fn a_gateway_says_how_many_pods_its_waypoint_has() {
             annotations.iter().map(|(key, value)| (Arc::from(*key), Arc::from(*value))).collect();
         add(&mut all, &gateway, "secret", &around())?;
         let deployment = Deployment::of(&all.objects[&ObjectKey::new(Kind::Deployment, "shop", "gate")].object);
-        Ok::<_, String>(deployment.expect("a deployment").spec.replicas)
+        let spec = &deployment.expect("a deployment").spec;
+        Ok::<_, String>((spec.replicas, spec.template.spec.node_name.to_string()))
     };
-    assert_eq!(made(&[]), Ok(1));
-    assert_eq!(made(&[(WAYPOINT_REPLICAS, "3")]), Ok(3));
+    assert_eq!(made(&[]), Ok((1, String::new())));
+    assert_eq!(made(&[(WAYPOINT_REPLICAS, "3")]), Ok((3, String::new())));
+    assert_eq!(made(&[(WAYPOINT_NODE_SELECTOR, "kubernetes.io/hostname=node-2")]), Ok((1, "node-2".to_owned())));
+    for (text, says) in [("disk=ssd", "no label but kubernetes.io/hostname"), ("node-2", "node-2 is no list")] {
+        assert!(made(&[(WAYPOINT_NODE_SELECTOR, text)]).is_err_and(|why| why.contains(says)), "{text}");
+    }
     let refused = made(&[(WAYPOINT_REPLICAS, "many")]).expect_err("no number");
     assert_eq!(refused, "annotation leno.mesh/waypoint-replicas=many is no number of pods");
 }
