@@ -14,7 +14,7 @@ use std::path::Path;
 
 pub use application::{Application, Place};
 pub(crate) use application::{WAYPOINT_OF_ISTIO, WAYPOINT_OF_LENO};
-pub(crate) use hop::clear_port;
+pub(crate) use hop::{clear_port, waypoint_of};
 pub(crate) use pods::{CLIENT, FAR, HOP, HOP_SECOND, HOP_SERVER, NEAR};
 pub use pods::{NAMESPACE, Pod};
 pub use size::Size;

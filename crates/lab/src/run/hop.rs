@@ -4,20 +4,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leno_local::Stage;
+use leno_local::{Listing, Stage};
 
 use super::generator::{Generator, pod_namespace};
-use super::running::Running;
+use super::running::{Running, Runs};
 use super::step::{self, Measured, address};
 use crate::Error;
 use crate::hop::{Place, Proxies, log_file};
 use crate::load::{Event, HttpLoad, Load, LoadSpec, Outcome, Pace, Protocol, ServerSpec};
 use crate::results::StepResult;
-use crate::scenario::{HOP, HOP_SECOND, HOP_SERVER, Step, clear_port};
+use crate::scenario::{HOP, HOP_SECOND, HOP_SERVER, NAMESPACE, Step, clear_port, waypoint_of};
 use crate::subject::Subject;
 
 /// The pause after the start, so that memory is that of a proxy at rest.
 const REST: Duration = Duration::from_secs(1);
+/// For a waypoint to be ready.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts what a step measures. `None` if that is no hop, or no proxy.
 ///
@@ -31,11 +33,15 @@ pub(super) async fn start(
 ) -> Result<Option<Running>, String> {
     let Some(hop) = step.hop() else { return Ok(None) };
     if matches!(subject, Subject::Leno(_)) {
-        let waypoint = stage.listing().pods.into_iter().find(|pod| pod.name.starts_with("waypoint"));
+        let gateway = waypoint_of(hop);
+        stage.scale(NAMESPACE, &gateway, 1).await.map_err(|error| error.to_string())?;
+        let is_there = |now: &Listing| now.is_ready() && now.pods.iter().any(|pod| pod.gateway == gateway);
+        stage.wait_for(PATIENCE, is_there).await.map_err(|error| error.to_string())?;
+        let waypoint = stage.listing().pods.into_iter().find(|pod| pod.gateway == gateway);
         let address = waypoint.and_then(|pod| pod.ips.first().copied()).ok_or("the waypoint has no address")?;
         let (_, protocol) = server(address, step);
         let port = clear_port(hop, protocol != Protocol::Http1);
-        return Ok(Some(Running { address: (address, port).into(), proxies: None }));
+        return Ok(Some(Running { address: (address, port).into(), runs: Runs::Waypoint(gateway) }));
     }
     let Some(peer) = subject.peer() else { return Ok(None) };
     let known = |pod: &str| address(stage, pod).ok_or_else(|| format!("pod {pod} has no address"));
@@ -48,7 +54,7 @@ pub(super) async fn start(
     }
     let (server, protocol) = server(known(HOP_SERVER)?, step);
     let proxies = Proxies::start(peer, hop, protocol, places, server, &scratch.join(DIRECTORY)).await?;
-    Ok(Some(Running { address: proxies.address, proxies: Some(proxies) }))
+    Ok(Some(Running { address: proxies.address, runs: Runs::Proxies(proxies) }))
 }
 
 /// Below the stage's directory of manifests.

@@ -310,7 +310,7 @@ async fn turn(
                     Some(running) => {
                         let measured = step::Measured { hop: Some(&running), ..measured };
                         let result = hop::measure(&measured, step).await?;
-                        running.stop().await;
+                        running.stop(&stage).await.map_err(failed)?;
                         result
                     }
                     None if step.via == Via::Waypoint => step::run(&measured, &fresh_with_waypoint, step).await?,

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use leno_objects::{WAYPOINT_NODE_SELECTOR, WAYPOINT_REPLICAS};
 use serde_json::{Value, json};
 
 use super::bookinfo::{self, applications};
@@ -102,29 +103,36 @@ impl Objects {
     /// `from` says whose routes and services may use it.
     fn waypoint(&mut self, namespace: &str, place: &Place<'_>, from: &str) {
         if place.in_mesh {
-            self.all.push(json!({
-                "apiVersion": "gateway.networking.k8s.io/v1",
-                "kind": "Gateway",
-                "metadata": { "name": WAYPOINT, "namespace": namespace, "labels": { "istio.io/waypoint-for": "service" } },
-                "spec": {
-                    "gatewayClassName": place.class,
-                    "listeners": [{
-                        "name": "mesh", "port": 15008, "protocol": "HBONE",
-                        "allowedRoutes": { "namespaces": { "from": from } },
-                    }],
-                },
-            }));
+            self.gateway(WAYPOINT, namespace, place, from, json!({}));
         }
     }
 
-    fn service(&mut self, name: &str, namespace: &str, app: &str, ports: &[(&str, u16, u16)], has_waypoint: bool) {
+    fn gateway(&mut self, name: &str, namespace: &str, place: &Place<'_>, from: &str, annotations: Value) {
+        self.all.push(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": {
+                "name": name, "namespace": namespace, "labels": { "istio.io/waypoint-for": "service" },
+                "annotations": annotations,
+            },
+            "spec": {
+                "gatewayClassName": place.class,
+                "listeners": [{
+                    "name": "mesh", "port": 15008, "protocol": "HBONE",
+                    "allowedRoutes": { "namespaces": { "from": from } },
+                }],
+            },
+        }));
+    }
+
+    fn service(&mut self, name: &str, namespace: &str, app: &str, ports: &[(&str, u16, u16)], waypoint: Option<&str>) {
         let number = u32::from(Ipv4Addr::from(ADDRESSES)) + self.services.len() as u32;
         self.services.push(format!("{name}.{namespace}"));
         let ports: Vec<Value> = ports
             .iter()
             .map(|(name, port, target)| json!({ "name": name, "port": port, "targetPort": target }))
             .collect();
-        let labels = if has_waypoint { json!({ "istio.io/use-waypoint": WAYPOINT }) } else { json!({}) };
+        let labels = waypoint.map_or(json!({}), |name| json!({ "istio.io/use-waypoint": name }));
         self.all.push(json!({
             "apiVersion": "v1",
             "kind": "Service",
@@ -135,7 +143,7 @@ impl Objects {
 
     fn part(&mut self, namespace: &str, place: &Place<'_>, part: &Part<'_>) {
         let (_, _, port) = part.port;
-        self.service(part.service, namespace, part.name, &[part.port], false);
+        self.service(part.service, namespace, part.name, &[part.port], None);
         self.all.push(json!({
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -221,20 +229,31 @@ impl Application {
 fn services(place: &Place<'_>, objects: &mut Objects) {
     let ports = ServerSpec::default();
     let ports = [("http", ports.http, ports.http), ("grpc", ports.http2, ports.http2)];
-    if place.hops && place.in_mesh {
+    if place.hops {
         for (name, hop) in hop::SERVICES {
-            objects.service(name, NAMESPACE, HOP_SERVER, &ports, true);
-            objects.all.extend(hop::objects(name, hop, ports[0].1));
+            // Also where no mesh asks for them: the kernel of a node that has services follows connections, and that costs every
+            // proxy the same.
+            let waypoint = hop::waypoint(name);
+            objects.service(name, NAMESPACE, HOP_SERVER, &ports, Some(&*waypoint).filter(|_| place.in_mesh));
+            if place.in_mesh {
+                // Where the other proxies are, and like them only while it is measured.
+                let annotations = json!({
+                    WAYPOINT_NODE_SELECTOR: format!("kubernetes.io/hostname={}", place.nodes[0]),
+                    WAYPOINT_REPLICAS: "0",
+                });
+                objects.gateway(&waypoint, NAMESPACE, place, "Same", annotations);
+                objects.all.extend(hop::objects(name, hop, ports[0].1));
+            }
         }
     }
     for (service, via) in [(DIRECT, Via::Nodes), (WAYPOINTED, Via::Waypoint)] {
         let name = service.split('.').next().unwrap_or_default();
         if place.has(via) {
-            let has_waypoint = via == Via::Waypoint && place.in_mesh;
-            objects.service(name, NAMESPACE, FAR, &ports, has_waypoint);
+            let waypoint = (via == Via::Waypoint && place.in_mesh).then_some(WAYPOINT);
+            objects.service(name, NAMESPACE, FAR, &ports, waypoint);
         }
     }
-    if place.has(Via::Waypoint) || place.hops {
+    if place.has(Via::Waypoint) {
         objects.waypoint(NAMESPACE, place, "Same");
     }
 }

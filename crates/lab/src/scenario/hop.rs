@@ -23,6 +23,16 @@ pub(crate) fn clear_port(hop: Hop, is_http2: bool) -> u16 {
     PORTS + 2 * index as u16 + u16::from(is_http2)
 }
 
+/// The Gateway of a service. Each has its own, so that a waypoint has the configuration of what is measured and no more.
+pub(super) fn waypoint(service: &str) -> String {
+    format!("{service}-waypoint")
+}
+
+/// The Gateway for what a hop does.
+pub(crate) fn waypoint_of(hop: Hop) -> String {
+    waypoint(SERVICES.iter().find(|(_, known)| *known == hop).map_or(SERVICES[0].0, |(name, _)| name))
+}
+
 /// Policies and routes of a service.
 pub(super) fn objects(service: &str, hop: Hop, port: u16) -> Vec<Value> {
     let metadata = |name: String| json!({ "name": name, "namespace": NAMESPACE });
