@@ -131,16 +131,14 @@ fn authority(head: &Parts) -> Result<Option<Authority>, Refusal> {
     }
 }
 
-/// Whether a client wants another protocol. Not HTTP/2: that would carry requests that nobody has looked at.
+/// Whether a client wants a WebSocket. What else it may want is not passed on, and its request stays one: HTTP/2 or TLS would carry
+/// requests that nobody has looked at, and so may what is not known here.
 fn wants_upgrade(headers: &HeaderMap) -> bool {
     let named = headers.get_all(CONNECTION).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
     let asked = named.map(<[u8]>::trim_ascii).any(|name| name.eq_ignore_ascii_case(b"upgrade"));
-    let mut protocols = headers.get_all(UPGRADE).iter().flat_map(|value| value.as_bytes().split(|b| *b == b','));
-    let is_http = |protocol: &[u8]| {
-        let protocol = protocol.trim_ascii();
-        protocol.eq_ignore_ascii_case(b"h2c") || protocol.len() >= 4 && protocol[..4].eq_ignore_ascii_case(b"HTTP")
-    };
-    asked && headers.contains_key(UPGRADE) && !protocols.any(is_http)
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let is_websocket = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket");
+    asked && protocols.next().is_some_and(is_websocket) && protocols.next().is_none()
 }
 
 /// Takes out the headers that concern one connection only (RFC 9110 §7.6.1), and with `upgrade` leaves what asks for or

@@ -47,7 +47,9 @@ fn a_websocket_passes_and_http2_by_upgrade_does_not() {
         (&head.headers[CONNECTION], &head.headers[UPGRADE]),
         (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket"))
     );
-    for protocol in ["h2c", "H2C", "foo, h2c", "HTTP/2.0"] {
+    for protocol in
+        ["h2c", "H2C", "foo, h2c", "HTTP/2.0", "TLS/1.0", "foo", "h2", "websocket, TLS/1.0", "websockets", ""]
+    {
         let headers = [
             ("host", "web"),
             ("connection", "upgrade, http2-settings"),
