@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use leno_local::client::{Client, NodePort};
 use leno_local::names::StageName;
@@ -9,6 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Target;
 use crate::proxy_page;
+
+/// For a page of a proxy. One that is stopped takes connections and says nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Proxies of nodes, and ways to their own ports.
 pub(crate) trait Source: Clone + Send + Sync + 'static {
@@ -29,7 +33,11 @@ pub(crate) trait Source: Clone + Send + Sync + 'static {
 
     /// The whole page at `path` of a port of the proxy of `node`.
     fn page(&self, node: &str, port: NodePort, path: &str) -> impl Future<Output = anyhow::Result<String>> + Send {
-        async move { proxy_page::get(self.dial(node, port).await?, path).await }
+        async move {
+            let page = async { proxy_page::get(self.dial(node, port).await?, path).await };
+            let page = tokio::time::timeout(PATIENCE, page).await;
+            page.unwrap_or_else(|_| Err(anyhow::anyhow!("it has not answered within {} s", PATIENCE.as_secs())))
+        }
     }
 }
 
