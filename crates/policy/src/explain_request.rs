@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use leno_model::http::{Authorizer, BackendTarget, CheckedBody, PolicyAction};
+use leno_model::http::{BackendTarget, CheckedBody, PolicyAction};
 use leno_model::{AppProtocol, HBONE_PORT, Mesh, Service, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -259,12 +259,12 @@ pub(crate) fn explain(
     out.request = Some(Line { method: asked.method.clone(), host: host.name.to_string(), path: path.to_string() });
     let at = At { mesh, own, target: &target, connection, named: &ServerName::Unknown };
     let asking = Subject::new(connection, Some(&request));
-    let Authorizers { said: asked, refused } = authorizers(mesh, own, &guard, &asking);
+    let Authorizers { asked, passed_over, refused } = authorizers(mesh, own, &guard, &asking);
     if refused.is_some() {
-        out.notes.extend(asked);
         out.refused = refused;
         return out;
     }
+    out.notes.extend(passed_over);
     let caller = match explain_token::taken(&guard, &request) {
         Ok(caller) => caller,
         Err(error) if asked.is_empty() => {
@@ -409,14 +409,26 @@ fn examined(guard: &Guard, subject: &Subject<'_>) -> Vec<PolicyAsked> {
 
 /// What is known of the authorisers that a waypoint asks about a request. They are not asked here.
 struct Authorizers {
-    said: Vec<String>,
+    /// What is said of each that is asked.
+    asked: Vec<String>,
+    /// What is said of each that can't be asked, without whose answer the request passes.
+    passed_over: Vec<String>,
     /// If one can't be asked, and the request does not pass without.
     refused: Option<Refused>,
 }
 
 fn authorizers(mesh: &Mesh, own: &Workload, guard: &Guard, subject: &Subject<'_>) -> Authorizers {
-    let mut refused = None;
-    let said = |(policy, it): (&leno_model::PolicyName, &Arc<Authorizer>)| {
+    let mut out = Authorizers { asked: Vec::new(), passed_over: Vec::new(), refused: None };
+    for (policy, it) in guard.to_ask(subject) {
+        if let Err(why) = service(mesh, &own.namespace, it) {
+            let reason = format!("the authoriser {:?} of policy {policy} can't be asked: {why}", it.provider);
+            if it.fail_open {
+                out.passed_over.push(format!("{reason}. The request passes without it (failOpen)"));
+            } else {
+                out.refused.get_or_insert(Refused { status: Some(it.status_on_error), reason });
+            }
+            continue;
+        }
         let without = match it.fail_open {
             true => "passes (failOpen)".to_owned(),
             false => format!("gets status {}", it.status_on_error),
@@ -435,21 +447,13 @@ fn authorizers(mesh: &Mesh, own: &Workload, guard: &Guard, subject: &Subject<'_>
             Some(how) if how.path_prefix.is_empty() => (" over HTTP", String::new()),
             Some(how) => (" over HTTP", format!(", with {} before its path", how.path_prefix)),
         };
-        if let Err(unknown) = service(mesh, &own.namespace, it) {
-            let reason = format!("the authoriser {:?} of policy {policy} can't be asked: {unknown}", it.provider);
-            if it.fail_open {
-                return format!("{reason}. So the request {without}");
-            }
-            refused.get_or_insert(Refused { status: Some(it.status_on_error), reason });
-        }
-        format!(
+        out.asked.push(format!(
             "before all other policies the waypoint asks the authoriser {:?} ({}:{}){over}{path} whether it may pass, as policy {policy} \
              says; it is not asked here{body}. Without an answer within {:?} the request {without}",
             it.provider, it.hostname, it.port, it.timeout
-        )
-    };
-    let said = guard.to_ask(subject).into_iter().map(said).collect();
-    Authorizers { said, refused }
+        ));
+    }
+    out
 }
 
 fn action_name(action: PolicyAction) -> &'static str {
@@ -683,11 +687,11 @@ fn refused_by_backend(
         return Some(Refused { status: None, reason: by_policies_of(service, &at.named.denied(denied, &guard)) });
     };
     let asking = Subject::new(connection, Some(request));
-    let Authorizers { said: authorizers, refused } = authorizers(at.mesh, at.own, &guard, &asking);
+    let Authorizers { asked: authorizers, passed_over, refused } = authorizers(at.mesh, at.own, &guard, &asking);
     if refused.is_some() {
-        out.notes.extend(authorizers.into_iter().map(|said| format!("for {}: {said}", service.id)));
         return refused;
     }
+    out.notes.extend(passed_over.into_iter().map(|said| format!("for {}: {said}", service.id)));
     let caller = match explain_token::taken(&guard, request) {
         Ok(caller) => caller,
         // An authoriser may put another in its place.

@@ -203,17 +203,23 @@ fn an_authoriser_is_said_to_be_asked_and_not_taken_for_granted() {
     let open = Authorizer { fail_open: true, ..authorizer.clone() };
     for (authorizer, outcome, says) in [
         (&authorizer, Outcome::Refused, "refused with status 403"),
-        (&open, Outcome::AtWaypoint, "So the request passes (failOpen)"),
+        (&open, Outcome::Allowed, "The request passes without it (failOpen)"),
     ] {
         shop.mesh.upsert_request_policy(Arc::new(asks_it(authorizer)));
         let (explanation, _) = shop.asked(&get("/asked"));
         let text = explanation.to_string();
         assert_eq!(explanation.outcome, outcome, "{text}");
         assert!(text.contains("opa.auth.svc.cluster.local is no Service that the mesh knows"), "{text}");
-        assert!(text.contains(says), "{text}");
+        assert!(text.contains(says) && !text.contains("waypoint asks"), "{text}");
     }
     let opa = leno_model::ServiceName { namespace: "auth".into(), hostname: authorizer.hostname.clone() };
-    shop.mesh.upsert_service(Arc::new(Service { id: opa, ..shop.canary.clone() }));
+    let mut opa = Service { id: opa, ..shop.canary.clone() };
+    shop.mesh.upsert_service(Arc::new(opa.clone()));
+    let (explanation, _) = shop.asked(&get("/asked"));
+    assert!(explanation.to_string().contains("passes without it"), "{explanation}");
+    assert!(explanation.to_string().contains("has no port 9191; it has 80"), "{explanation}");
+    opa.ports[0].service_port = 9191;
+    shop.mesh.upsert_service(Arc::new(opa));
     shop.mesh.upsert_request_policy(Arc::new(asks_it(&authorizer)));
     let (explanation, found) = shop.asked(&get("/asked"));
     assert_eq!(explanation.outcome, Outcome::AtWaypoint, "{explanation}");

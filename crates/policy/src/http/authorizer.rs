@@ -9,6 +9,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use leno_model::http::{AllowedBy, AnswerHeader, Authorizer, DeniedBy, HeaderMeets};
 use leno_model::{Mesh, Name, Service, ServiceName};
 
+use crate::routing::RouteError;
+
 /// Headers that decide where a message ends or goes, or that are one connection's own business (RFC 9110 §7.6.1).
 const FIXED: [&str; 13] = [
     "connection",
@@ -30,22 +32,33 @@ const FIXED: [&str; 13] = [
 /// refuses to ask once more: that it does. Nobody else has a say in it.
 pub const DEPTH: HeaderName = HeaderName::from_static("x-leno-authorizer-depth");
 
-/// An authoriser that can't be asked: the mesh does not know its service.
+/// Why an authoriser can't be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no Service that the mesh knows")]
-pub struct Unknown(Name);
+pub enum Unreachable {
+    /// The mesh does not know its service.
+    #[error("{0} is no Service that the mesh knows")]
+    Unknown(Name),
+    /// Its service has no such port.
+    #[error(transparent)]
+    Port(RouteError),
+}
 
 /// The service of an authoriser, for a waypoint in a namespace.
 ///
 /// # Errors
-/// If there is none.
-pub fn service<'m>(mesh: &'m Mesh, asking: &str, authorizer: &Authorizer) -> Result<&'m Arc<Service>, Unknown> {
+/// If there is none with the authoriser's port.
+pub fn service<'m>(mesh: &'m Mesh, asking: &str, authorizer: &Authorizer) -> Result<&'m Arc<Service>, Unreachable> {
     let Authorizer { namespace, hostname, .. } = authorizer;
     let found = match &**namespace {
         "" => mesh.service_by_hostname(hostname, asking),
         _ => mesh.service(&ServiceName { namespace: namespace.clone(), hostname: hostname.clone() }),
     };
-    found.ok_or_else(|| Unknown(hostname.clone()))
+    let found = found.ok_or_else(|| Unreachable::Unknown(hostname.clone()))?;
+    let offered: Vec<u16> = found.ports.iter().map(|own| own.service_port).collect();
+    if offered.contains(&authorizer.port) {
+        return Ok(found);
+    }
+    Err(Unreachable::Port(RouteError::NoSuchPort { service: found.id.clone(), port: authorizer.port, offered }))
 }
 
 /// Why an answer that allows can't be followed.
