@@ -309,6 +309,8 @@ spec: {selector: {app: web}, ports: [{port: 80}]}
         assert!(service(there, &for_pods).contains("nothing that is addressed to services passes"));
         let bypass = open.replace("infra}", "infra, annotations: {leno.mesh/waypoint-bypass: 'yes'}}");
         assert!(service(there, &bypass).contains("the only value is allowed"));
+        let told = open.replace("infra}", "infra, annotations: {leno.mesh/waypoint-forward-client-cert: 'yes'}}");
+        assert!(service(there, &told).contains("waypoint-forward-client-cert=yes means nothing; it is true or false"));
         let alone = findings(
             "Pod",
             "v1",

@@ -2,7 +2,7 @@
 
 use leno_objects::{
     Gateway, GatewayClass, Kind, Labels, Namespace, ObjectMeta, ObjectStore, USE_WAYPOINT, USE_WAYPOINT_NAMESPACE,
-    WAYPOINT_BYPASS, did_you_mean, named_waypoint,
+    WAYPOINT_BYPASS, WAYPOINT_FORWARD_CLIENT_CERT, did_you_mean, named_waypoint,
 };
 
 use crate::translate::waypoint::allows;
@@ -57,6 +57,11 @@ pub(super) fn of_bypass(metadata: &ObjectMeta) -> Option<String> {
 pub(super) fn of_gateway(store: &ObjectStore, gateway: &Gateway) -> Vec<String> {
     let class = GatewayClass::get(store, "", &gateway.spec.gateway_class_name);
     let mut found = Vec::new();
+    if let Some(other) = gateway.metadata.annotation(WAYPOINT_FORWARD_CLIENT_CERT)
+        && !["true", "false"].contains(&other)
+    {
+        found.push(format!("annotation {WAYPOINT_FORWARD_CLIENT_CERT}={other} means nothing; it is true or false"));
+    }
     if gateway.is_waypoint(class)
         && let Err(word) = gateway.waypoint_for(class)
     {

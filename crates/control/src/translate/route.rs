@@ -346,7 +346,8 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
         out.parents.push(ParentStatus { parent: reference.clone(), conditions });
     }
     for parent in &out.parents {
-        let name = format!("parent {} {}", parent.parent.kind.as_deref().unwrap_or_default(), parent.parent.name);
+        let port = parent.parent.port.map(|port| format!(":{port}")).unwrap_or_default();
+        let name = format!("parent {} {}{port}", parent.parent.kind.as_deref().unwrap_or_default(), parent.parent.name);
         for condition in parent.conditions.iter().filter(|condition| !condition.holds) {
             let finding = format!("{name}: {} is False ({}): {}", condition.kind, condition.reason, condition.message);
             out.warnings.push(finding);

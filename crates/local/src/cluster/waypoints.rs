@@ -52,17 +52,22 @@ pub(crate) fn waypoints(manifests: &Manifests) -> Vec<(ObjectKey, Gateway)> {
 /// Adds the parts of one waypoint, whose process has `token`, unless the manifests have parts with these names.
 ///
 /// # Errors
-/// If its Gateway has a name or labels that the parts can't have, or asks for no number of pods, or for nodes that a stage can't
-/// tell apart.
+/// If its Gateway has a name or labels that the parts can't have, or asks for no number of pods, or for a node that there is not.
 pub(crate) fn add(
     manifests: &mut Manifests,
-    gateway: &Gateway,
+    (key, gateway): (&ObjectKey, &Gateway),
+    nodes: &[&str],
     token: &str,
     around: &Surroundings,
 ) -> Result<(), String> {
     let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
     let replicas = gateway.waypoint_replicas().map_err(no_number)?.unwrap_or(1);
-    let node = node(gateway)?;
+    let (node, said) = node(gateway)?;
+    if let Some(node) = node.filter(|node| !nodes.contains(node)) {
+        let list = nodes.join(", ");
+        return Err(format!("annotation {WAYPOINT_NODE_SELECTOR}: there is no node {node}; the nodes are {list}"));
+    }
+    manifests.warnings.extend(said.map(|said| format!("{}{key}: {said}", manifests.place(key))));
     let parts = [
         (Kind::ServiceAccount, account(gateway)),
         (Kind::Service, service(gateway)),
@@ -113,14 +118,24 @@ fn service(gateway: &Gateway) -> Value {
     })
 }
 
-/// The node that its pods are to run on. A stage's nodes have names, and no other labels.
-fn node(gateway: &Gateway) -> Result<Option<&str>, String> {
-    match gateway.waypoint_node_selector().as_deref() {
-        Ok([]) => Ok(None),
-        Ok([(HOSTNAME, node)]) => Ok(Some(node)),
-        Ok(_) => Err(format!("annotation {WAYPOINT_NODE_SELECTOR}: a stage's nodes have no label but {HOSTNAME}")),
-        Err(text) => Err(format!("annotation {WAYPOINT_NODE_SELECTOR}={text} is no list LABEL=VALUE,LABEL=VALUE")),
-    }
+/// The node that its pods are to run on, and what is said of labels that a stage's nodes don't have.
+fn node(gateway: &Gateway) -> Result<(Option<&str>, Option<String>), String> {
+    let no_list = |text| format!("annotation {WAYPOINT_NODE_SELECTOR}={text} is no list LABEL=VALUE,LABEL=VALUE");
+    let labels = gateway.waypoint_node_selector().map_err(no_list)?;
+    let (names, others): (Vec<_>, Vec<_>) = labels.into_iter().partition(|(label, _)| *label == HOSTNAME);
+    let node = match names[..] {
+        [] => None,
+        [(_, node)] => Some(node),
+        _ => return Err(format!("annotation {WAYPOINT_NODE_SELECTOR} names {HOSTNAME} more than once")),
+    };
+    let others: Vec<String> = others.iter().map(|(label, value)| format!("{label}={value}")).collect();
+    let said = (!others.is_empty()).then(|| {
+        format!(
+            "annotation {WAYPOINT_NODE_SELECTOR}: {} has no effect on a stage, whose nodes have no label but {HOSTNAME}",
+            others.join(",")
+        )
+    });
+    Ok((node, said))
 }
 
 fn deployment(gateway: &Gateway, (replicas, node): (u16, Option<&str>), token: &str, around: &Surroundings) -> Value {

@@ -31,8 +31,8 @@ fn a_waypoint_has_its_parts_and_others_have_none() {
         assert_eq!(waypoints(&manifests(class)).len(), count, "{class}");
     }
     let mut all = manifests("leno-waypoint");
-    let (_, gateway) = waypoints(&all).remove(0);
-    add(&mut all, &gateway, "secret", &around()).expect("sound parts");
+    let (key, gateway) = waypoints(&all).remove(0);
+    add(&mut all, (&key, &gateway), &[], "secret", &around()).expect("sound parts");
     let part = |kind| &all.objects[&ObjectKey::new(kind, "shop", "gate")].object;
     let service = Service::of(part(Kind::Service)).expect("a service");
     assert!(service.spec.ports.iter().any(|port| port.port.0 == 15008));
@@ -47,18 +47,27 @@ fn a_waypoint_has_its_parts_and_others_have_none() {
 fn a_gateway_says_how_many_pods_its_waypoint_has_and_where() {
     let made = |annotations: &[(&str, &str)]| {
         let mut all = manifests("leno-waypoint");
-        let (_, mut gateway) = waypoints(&all).remove(0);
+        let (key, mut gateway) = waypoints(&all).remove(0);
         gateway.metadata.annotations =
             annotations.iter().map(|(key, value)| (Arc::from(*key), Arc::from(*value))).collect();
-        add(&mut all, &gateway, "secret", &around())?;
+        add(&mut all, (&key, &gateway), &["node-1", "node-2"], "secret", &around())?;
         let deployment = Deployment::of(&all.objects[&ObjectKey::new(Kind::Deployment, "shop", "gate")].object);
+        assert_eq!(
+            all.warnings.iter().any(|said| said.contains("disk=ssd has no effect on a stage")),
+            annotations.iter().any(|(_, text)| text.contains("disk"))
+        );
         let spec = &deployment.expect("a deployment").spec;
         Ok::<_, String>((spec.replicas, spec.template.spec.node_name.to_string()))
     };
     assert_eq!(made(&[]), Ok((1, String::new())));
     assert_eq!(made(&[(WAYPOINT_REPLICAS, "3")]), Ok((3, String::new())));
     assert_eq!(made(&[(WAYPOINT_NODE_SELECTOR, "kubernetes.io/hostname=node-2")]), Ok((1, "node-2".to_owned())));
-    for (text, says) in [("disk=ssd", "no label but kubernetes.io/hostname"), ("node-2", "node-2 is no list")] {
+    assert_eq!(made(&[(WAYPOINT_NODE_SELECTOR, "disk=ssd")]), Ok((1, String::new())), "that is said, and no mistake");
+    for (text, says) in [
+        ("kubernetes.io/hostname=node-9", "there is no node node-9; the nodes are node-1, node-2"),
+        ("kubernetes.io/hostname=node-1,kubernetes.io/hostname=node-2", "more than once"),
+        ("node-2", "node-2 is no list"),
+    ] {
         assert!(made(&[(WAYPOINT_NODE_SELECTOR, text)]).is_err_and(|why| why.contains(says)), "{text}");
     }
     let refused = made(&[(WAYPOINT_REPLICAS, "many")]).expect_err("no number");

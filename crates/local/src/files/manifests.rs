@@ -38,6 +38,14 @@ pub struct Manifests {
     pub passed_over: Vec<PassedOver>,
 }
 
+impl Manifests {
+    /// What a sentence about an object begins with: where it was written, if that is known.
+    pub fn place(&self, key: &ObjectKey) -> String {
+        let origin = self.objects.get(key).and_then(|sourced| sourced.origin.as_ref());
+        origin.map(|origin| format!("{origin}: ")).unwrap_or_default()
+    }
+}
+
 /// Reads files and directories; `-` is standard input.
 ///
 /// # Errors

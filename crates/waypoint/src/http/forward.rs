@@ -20,7 +20,7 @@ use super::exchange::Exchange;
 use super::head::{self, Asks};
 use super::refusal::{Flag, Refusal};
 use super::routing::{self, Instead};
-use super::send::{Again, To, kind, late, send_again};
+use super::send::{Again, To, Whose, kind, late, send_again};
 use super::tokens::{self, Callers};
 use super::upgrade::{self, Admitted, Upgrade};
 use super::{fault, identity, mirror, session, trace, websocket};
@@ -90,8 +90,11 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     };
     // A client of gRPC says how long it waits, and the endpoint is told, too: the header stays.
     let patience = if asks.grpc { head::grpc_timeout(&head.headers) } else { None };
-    let limit = [limits.request.filter(|limit| !limit.is_zero()), patience].into_iter().flatten().min();
-    let deadline = limit.map(|limit| (Instant::now() + limit, limit));
+    let whose = routed.as_ref().map_or(Whose::VirtualService, |routed| Whose::Rule(routed.chosen.label()));
+    let limit = limits.request.filter(|limit| !limit.is_zero()).map(|limit| (limit, whose));
+    let limit =
+        [limit, patience.map(|limit| (limit, Whose::Client))].into_iter().flatten().min_by_key(|(limit, _)| *limit);
+    let deadline = limit.map(|(limit, whose)| (Instant::now() + limit, limit, whose));
     let of_route = routed.as_ref().and_then(|routed| routed.forward.retry());
     let retry = of_route.or(defaults.and_then(|defaults| defaults.retry.as_ref()));
     let retry = retry.filter(|retry| !retry.codes.is_empty());
@@ -99,16 +102,17 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
     let to = To { view: &view, target, seat: &seat, again: retry.is_some(), repeatable: false, held };
     let request = Request::from_parts(head, body);
     let mut told = |route: &Route| exchange.attempt(route);
-    let again = Again { retry, limit: limits.backend_request.filter(|limit| !limit.is_zero()) };
+    let of_attempt = limits.backend_request.filter(|limit| !limit.is_zero()).map(|limit| (limit, whose));
+    let again = Again { retry, limit: of_attempt };
     let sending = Box::pin(send_again(&client, &to, request, kind, &mut told, again));
     let sent = match deadline {
         None => sending.await,
-        Some((deadline, limit)) => {
+        Some((deadline, limit, whose)) => {
             tokio::select! {
                 sent = sending => sent,
                 () = timers::sleep_until(deadline) => {
                     seat.gave_up();
-                    Err(late(limit))
+                    Err(late(limit, whose))
                 }
             }
         }
@@ -117,7 +121,7 @@ pub(crate) async fn forward(client: Arc<Client>, request: Request<Incoming>) -> 
         Ok(sent) => sent,
         Err(refusal) => return Ok(refuse(exchange, &refusal, asks.grpc)),
     };
-    let ends = [deadline.map(|(deadline, _)| deadline), own_deadline].into_iter().flatten().min();
+    let ends = [deadline.map(|(deadline, ..)| deadline), own_deadline].into_iter().flatten().min();
     if let Some(routed) = &routed {
         routed.forward.change_response(response.headers_mut());
         if let Some(endpoint) = exchange.endpoint_id() {

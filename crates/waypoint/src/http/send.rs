@@ -69,9 +69,28 @@ const SHARED_LOST_MOST: u32 = 3;
 /// The wait before the second attempt, where a route names none. It doubles each time.
 const BACKOFF: Duration = Duration::from_millis(25);
 
-pub(super) fn late(limit: Duration) -> Refusal {
-    let reason =
-        format!("no response came within {limit:?}, the timeout of the route, of the VirtualService or of the client");
+/// Whose timeout it is.
+#[derive(Clone, Copy)]
+pub(super) enum Whose<'a> {
+    /// That of a route's rule.
+    Rule(&'a str),
+    VirtualService,
+    /// The client says it (`grpc-timeout`).
+    Client,
+}
+
+impl std::fmt::Display for Whose<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rule(label) => f.write_str(label),
+            Self::VirtualService => f.write_str("the VirtualService"),
+            Self::Client => f.write_str("the client (grpc-timeout)"),
+        }
+    }
+}
+
+pub(super) fn late(limit: Duration, whose: Whose<'_>) -> Refusal {
+    let reason = format!("no response came within {limit:?}, the timeout of {whose}");
     Refusal::new(StatusCode::GATEWAY_TIMEOUT, Flag::Timeout, reason)
 }
 
@@ -80,7 +99,7 @@ pub(super) fn late(limit: Duration) -> Refusal {
 pub(super) struct Again<'a> {
     pub(super) retry: Option<&'a Retry>,
     /// How long one attempt may take, with its response.
-    pub(super) limit: Option<Duration>,
+    pub(super) limit: Option<(Duration, Whose<'a>)>,
 }
 
 /// The status of an attempt that took too long, as a route names it.
@@ -131,10 +150,10 @@ async fn attempt(
     request: Request<RequestBody>,
     kind: Kind,
     told: Told<'_>,
-    limit: Option<Duration>,
+    limit: Option<(Duration, Whose<'_>)>,
 ) -> Result<(Response<Incoming>, Leased, Option<Instant>), Refusal> {
     let sending = send(client, to, request, kind, told);
-    let Some(limit) = limit else {
+    let Some((limit, whose)) = limit else {
         return sending.await.map(|(response, leased)| (response, leased, None));
     };
     let deadline = Instant::now() + limit;
@@ -142,7 +161,7 @@ async fn attempt(
         sent = sending => sent.map(|(response, leased)| (response, leased, Some(deadline))),
         () = timers::sleep_until(deadline) => {
             to.seat.gave_up();
-            Err(late(limit))
+            Err(late(limit, whose))
         }
     }
 }

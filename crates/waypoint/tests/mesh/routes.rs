@@ -143,7 +143,7 @@ async fn a_route_limits_time_and_sends_again() {
     assert!(get(&mesh, "/", "").await.ends_with("ok"));
     assert_eq!(tries.load(std::sync::atomic::Ordering::Relaxed), 3);
     let slow = get(&mesh, "/slow", "").await;
-    assert!(slow.starts_with("HTTP/1.1 504 ") && slow.contains("the timeout of the route"), "{slow}");
+    assert!(slow.starts_with("HTTP/1.1 504 ") && slow.contains("the timeout of rule 1 of HTTPRoute"), "{slow}");
     mesh.log.line(&["path=\"/slow\"", "response_code=504", "response_flags=\"UT\""]).await;
     assert!(get(&mesh, "/half", "").await.ends_with("half"));
     mesh.log.line(&["path=\"/half\"", "response_flags=\"UT\""]).await;

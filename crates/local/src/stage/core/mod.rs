@@ -249,16 +249,16 @@ impl Core {
             all.objects.insert(key.clone(), Sourced { object: object.clone(), origin: None });
         }
         let names: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
-        let mut warnings = all.warnings.clone();
         self.waypoints(&mut all)?;
+        let mut warnings = all.warnings.clone();
         warnings.extend(admission::complete(&mut all, &names, self.ctx.networks.ipv6)?);
         self.files = files;
         self.applied = applied;
         self.loaded = true;
         let passed_over = std::mem::replace(&mut self.passed_over, all.passed_over.clone());
         let mut places = BTreeMap::new();
-        for (key, sourced) in &all.objects {
-            places.insert(key.clone(), sourced.origin.as_ref().map(|origin| format!("{origin}: ")).unwrap_or_default());
+        for key in all.objects.keys() {
+            places.insert(key.clone(), all.place(key));
         }
         let wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
         let before = std::mem::replace(&mut self.wanted, wanted);
@@ -303,8 +303,10 @@ impl Core {
                     self.waypoint_tokens.entry(key.clone()).or_insert(token).clone()
                 }
             };
-            waypoints::add(all, &gateway, &token, &around)
-                .map_err(|reason| Error::Manifest(format!("{key}: no waypoint can be made of it: {reason}")))?;
+            let nodes: Vec<&str> = self.nodes.iter().map(|node| &*node.name).collect();
+            waypoints::add(all, (&key, &gateway), &nodes, &token, &around).map_err(|reason| {
+                Error::Manifest(format!("{}{key}: no waypoint can be made of it: {reason}", all.place(&key)))
+            })?;
         }
         Ok(())
     }
