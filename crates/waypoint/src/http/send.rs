@@ -295,8 +295,7 @@ async fn ask(
         }
         if let Some(copy) = copy {
             let is_unprocessed = is_unprocessed(error.error());
-            if is_unprocessed || is_repeatable && (error.error().is_incomplete_message() || error.error().is_canceled())
-            {
+            if is_unprocessed || is_repeatable && is_lost(error.error()) {
                 *pending = Some(copy);
                 if fresh {
                     return Err(Unanswered { refusal: broken(error.error()), again: is_unprocessed });
@@ -345,6 +344,16 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
     use std::error::Error;
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else { return false };
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+}
+
+/// Whether a connection has ended with a request on it. One that others share ends by their doing, too.
+fn is_lost(error: &hyper::Error) -> bool {
+    use std::error::Error;
+    let source = error.source();
+    let is_io = |source: &(dyn Error + 'static)| {
+        source.is::<std::io::Error>() || source.downcast_ref::<h2::Error>().is_some_and(h2::Error::is_io)
+    };
+    error.is_incomplete_message() || error.is_canceled() || source.is_some_and(is_io)
 }
 
 /// Whether asking twice is as good as asking once (RFC 9110 §9.2.2), and possible.
