@@ -237,19 +237,21 @@ impl Gateway {
     /// How many pods its waypoint is to have; `None` if it does not say.
     ///
     /// # Errors
-    /// The annotation's value if it is no number of pods.
-    pub fn waypoint_replicas(&self) -> Result<Option<u16>, &str> {
+    /// A sentence for people if the annotation is no number of pods.
+    pub fn waypoint_replicas(&self) -> Result<Option<u16>, String> {
         let wanted = self.metadata.annotation(WAYPOINT_REPLICAS);
-        wanted.map(|text| text.parse().map_err(|_| text)).transpose()
+        let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
+        wanted.map(|text| text.parse().map_err(|_| no_number(text))).transpose()
     }
 
     /// The labels, with their values, of the nodes that its waypoint's pods may run on; none if it does not say.
     ///
     /// # Errors
-    /// The annotation's value if it is no list of labels.
-    pub fn waypoint_node_selector(&self) -> Result<Vec<(&str, &str)>, &str> {
+    /// A sentence for people if the annotation is no list of labels.
+    pub fn waypoint_node_selector(&self) -> Result<Vec<(&str, &str)>, String> {
         let Some(text) = self.metadata.annotation(WAYPOINT_NODE_SELECTOR) else { return Ok(Vec::new()) };
-        text.split(',').map(|part| label(part.trim())).collect::<Option<_>>().ok_or(text)
+        let no_list = || format!("annotation {WAYPOINT_NODE_SELECTOR}={text} is no list LABEL=VALUE,LABEL=VALUE");
+        text.split(',').map(|part| label(part.trim())).collect::<Option<_>>().ok_or_else(no_list)
     }
 }
 

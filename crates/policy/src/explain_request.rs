@@ -215,7 +215,9 @@ pub(crate) fn explain(
             let note = "policies ask for the server name that a TLS client names, and none was asked about: --header host=NAME";
             out.notes.push(note.to_owned());
         }
-        judged_unread(&guard, connection, &named, &mut out);
+        judged(&guard, &named.subject(connection), Vec::new(), &mut out, |denied| {
+            named.denied(denied, &guard).to_string()
+        });
         match routed {
             _ if !out.is_allowed() => {}
             Some(group) => {
@@ -276,7 +278,7 @@ pub(crate) fn explain(
                 "its client gets status 401, unless an authoriser puts another token in the place of its own: {error}"
             );
             out.notes.push(note);
-            judged(&guard, &asking.authorized(), asked, &mut out);
+            judged(&guard, &asking.authorized(), asked, &mut out, |denied| denied.to_string());
             if out.is_allowed() {
                 follow(&at, &request, &mut out);
             }
@@ -290,7 +292,8 @@ pub(crate) fn explain(
         None => query.map(str::to_owned),
     };
     let request = Request { headers: &told, query: query.as_deref(), ..request };
-    judged(&guard, &Subject::new(connection, Some(&request)).authorized().by(&caller), asked, &mut out);
+    let subject = Subject::new(connection, Some(&request)).authorized().by(&caller);
+    judged(&guard, &subject, asked, &mut out, |denied| denied.to_string());
     if let Some(issuer) = explain_token::issuer(&caller) {
         out.by_token(issuer);
     }
@@ -372,19 +375,25 @@ fn headers(asked: &Asked) -> Result<HeaderMap, String> {
     Ok(out)
 }
 
-/// Asks the policies. `asked` is what is said of authorisers.
-fn judged(guard: &Guard, subject: &Subject<'_>, asked: Vec<String>, out: &mut AtWaypoint) {
+/// Asks the policies. `asked` is what is said of authorisers, `words` of a denial.
+fn judged(
+    guard: &Guard,
+    subject: &Subject<'_>,
+    asked: Vec<String>,
+    out: &mut AtWaypoint,
+    words: impl FnOnce(Denied) -> String,
+) {
     if guard.is_empty() {
         out.verdict = Some("allowed: no policy with targetRefs is about it".to_owned());
         return;
     }
     let Judgement { verdict, notes } = guard.judge(subject);
-    out.verdict = Some(match &verdict {
+    out.denied = verdict.is_err();
+    out.verdict = Some(match verdict {
         Ok(Some(by)) => format!("allowed by rule {} of policy {}", by.rule + 1, by.policy),
         Ok(None) => "allowed: no ALLOW policy is attached and no DENY policy matches".to_owned(),
-        Err(denied) => denied.to_string(),
+        Err(denied) => words(denied),
     });
-    out.denied = verdict.is_err();
     if !asked.is_empty() && !out.denied {
         out.verdict = out.verdict.take().map(|verdict| format!("{verdict}, if every authoriser allows it"));
     }
@@ -488,15 +497,6 @@ fn not_asked(guard: &Guard, mesh: &Mesh, target: &WaypointTarget, connection: &C
             names.join(", ")
         ),
     });
-}
-
-/// As [`judged`], of a connection that passes unread.
-fn judged_unread(guard: &Guard, connection: Connection<'_>, named: &ServerName, out: &mut AtWaypoint) {
-    let subject = named.subject(connection);
-    judged(guard, &subject, Vec::new(), out);
-    if let Err(denied) = guard.judge(&subject).verdict {
-        out.verdict = Some(named.denied(denied, guard).to_string());
-    }
 }
 
 /// What was asked for, of whom, and how.
@@ -682,8 +682,9 @@ fn refused_by_backend(
     let guard = Guard::new(policies.values().map(|policy| &**policy));
     let connection = Connection { destination: backend.seen_by_policies(), ..at.connection };
     let Some(request) = request else {
-        *asked = examined(&guard, &at.named.subject(connection));
-        let denied = guard.judge(&at.named.subject(connection)).verdict.err()?;
+        let subject = at.named.subject(connection);
+        *asked = examined(&guard, &subject);
+        let denied = guard.judge(&subject).verdict.err()?;
         return Some(Refused { status: None, reason: by_policies_of(service, &at.named.denied(denied, &guard)) });
     };
     let asking = Subject::new(connection, Some(request));

@@ -1,10 +1,7 @@
 //! The objects that a waypoint consists of: the installation's template, filled in for one Gateway.
 
 use leno_model::settings::FORWARD_CLIENT_CERT;
-use leno_objects::{
-    Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_NODE_SELECTOR,
-    WAYPOINT_REPLICAS,
-};
+use leno_objects::{Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT};
 use serde_json::{Map, Value, json};
 
 /// Annotations of a Gateway: what each of its pods is sure to get.
@@ -78,12 +75,10 @@ fn deployment(spec: &mut Value, gateway: &Gateway, roots: &str) -> Result<(), St
             }
         }
     }
-    let no_labels = |text| format!("annotation {WAYPOINT_NODE_SELECTOR}={text} is no list LABEL=VALUE,LABEL=VALUE");
-    for (label, value) in gateway.waypoint_node_selector().map_err(no_labels)? {
+    for (label, value) in gateway.waypoint_node_selector()? {
         template["spec"]["nodeSelector"][label] = value.into();
     }
-    let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
-    if let Some(number) = gateway.waypoint_replicas().map_err(no_number)? {
+    if let Some(number) = gateway.waypoint_replicas()? {
         spec["replicas"] = number.into();
     }
     Ok(())

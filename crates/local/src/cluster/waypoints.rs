@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use leno_model::{HBONE_PORT, ports, settings};
 use leno_objects::{
-    Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_NODE_SELECTOR,
-    WAYPOINT_REPLICAS, decode,
+    Gateway, GatewayClass, Kind, Labels, Mode, ObjectKey, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_NODE_SELECTOR, decode,
 };
 use serde_json::{Value, json};
 
@@ -60,8 +59,7 @@ pub(crate) fn add(
     token: &str,
     around: &Surroundings,
 ) -> Result<(), String> {
-    let no_number = |text| format!("annotation {WAYPOINT_REPLICAS}={text} is no number of pods");
-    let replicas = gateway.waypoint_replicas().map_err(no_number)?.unwrap_or(1);
+    let replicas = gateway.waypoint_replicas()?.unwrap_or(1);
     let (node, said) = node(gateway)?;
     if let Some(node) = node.filter(|node| !nodes.contains(node)) {
         let list = nodes.join(", ");
@@ -120,8 +118,7 @@ fn service(gateway: &Gateway) -> Value {
 
 /// The node that its pods are to run on, and what is said of labels that a stage's nodes don't have.
 fn node(gateway: &Gateway) -> Result<(Option<&str>, Option<String>), String> {
-    let no_list = |text| format!("annotation {WAYPOINT_NODE_SELECTOR}={text} is no list LABEL=VALUE,LABEL=VALUE");
-    let labels = gateway.waypoint_node_selector().map_err(no_list)?;
+    let labels = gateway.waypoint_node_selector()?;
     let (names, others): (Vec<_>, Vec<_>) = labels.into_iter().partition(|(label, _)| *label == HOSTNAME);
     let node = match names[..] {
         [] => None,

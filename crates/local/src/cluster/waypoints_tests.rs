@@ -1,4 +1,4 @@
-use leno_objects::{Deployment, Service};
+use leno_objects::{Deployment, Service, WAYPOINT_REPLICAS};
 
 use super::*;
 

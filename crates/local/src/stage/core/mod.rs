@@ -256,10 +256,7 @@ impl Core {
         self.applied = applied;
         self.loaded = true;
         let passed_over = std::mem::replace(&mut self.passed_over, all.passed_over.clone());
-        let mut places = BTreeMap::new();
-        for key in all.objects.keys() {
-            places.insert(key.clone(), all.place(key));
-        }
+        let places: BTreeMap<_, _> = all.objects.keys().map(|key| (key.clone(), all.place(key))).collect();
         let wanted = all.objects.into_iter().map(|(key, sourced)| (key, sourced.object)).collect();
         let before = std::mem::replace(&mut self.wanted, wanted);
         for line in notes::of_edit(&before, &self.wanted) {
