@@ -201,6 +201,9 @@ mod tests {
         };
         let to_gate = json!({"gateway.networking.k8s.io/gateway-name": "gate"});
         server.put(&service("gate", json!({}), to_gate, "10.1.0.1", 15008));
+        let mut authoriser = service("opa", json!({}), json!({"app": "opa"}), "10.1.0.3", 1);
+        authoriser["metadata"]["namespace"] = "auth".into();
+        server.put(&authoriser);
         let at_gate = json!({"istio.io/use-waypoint": "gate"});
         server.put(&service("db", at_gate, json!({"app": "db"}), "10.1.0.2", 80));
         server.put(&json!({
@@ -233,10 +236,11 @@ mod tests {
         server.put(&mesh_config("extensionProviders: ["));
         let said = refusal().await;
         assert!(said.contains("policy shop/ask") && said.contains("can't be read"), "{said}");
-        let text = "extensionProviders: [{name: opa, envoyExtAuthzGrpc: {service: opa.auth.svc, port: 1}}]";
+        let text =
+            "extensionProviders: [{name: opa, envoyExtAuthzGrpc: {service: opa.auth.svc.cluster.local, port: 1}}]";
         server.put(&mesh_config(text));
         let said = of_cluster(&nodes, &asked).await.unwrap().text;
-        assert!(said.contains("asks the authoriser \"opa\" (opa.auth.svc:1)"), "{said}");
+        assert!(said.contains("asks the authoriser \"opa\" (opa.auth.svc.cluster.local:1)"), "{said}");
         // Another connection is not its business, and an older control plane asks nobody.
         server.forbid("/api/v1/namespaces/leno-system/configmaps/leno-mesh-config");
         assert!(refusal().await.contains("not known here"));
