@@ -32,6 +32,11 @@ impl Lines {
         self.shared.lock().lines.clone()
     }
 
+    /// Forgets all lines so far.
+    pub fn clear(&self) {
+        self.shared.lock().lines.clear();
+    }
+
     /// The first line that contains all of `parts`. Waits for it if necessary.
     ///
     /// # Panics

@@ -29,7 +29,7 @@ pub const END_STREAM: u8 = 0x1;
 /// Flag of SETTINGS.
 pub(crate) const ACK: u8 = 0x1;
 /// Flag of HEADERS and CONTINUATION.
-pub(crate) const END_HEADERS: u8 = 0x4;
+pub const END_HEADERS: u8 = 0x4;
 /// Flag of DATA and HEADERS: some of the payload is padding.
 pub const PADDED: u8 = 0x8;
 

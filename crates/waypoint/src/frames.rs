@@ -3,8 +3,15 @@
 //! The HTTP library bounds what such frames cost in memory, and ends a connection for some of them. PINGs, SETTINGS,
 //! WINDOW_UPDATEs, PRIORITYs and kinds that it does not know it answers or skips without end.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use leno_tunnel::calm::Calm;
-use leno_tunnel::frame::{CONTINUATION, DATA, HEADERS, PADDED, PREFACE, Piece, RST_STREAM, Splitter};
+use leno_tunnel::frame::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Head, PADDED, PREFACE, Piece, Splitter,
+};
+
+use crate::pace::{Common, Pace};
 
 /// How many frames without use a client may send within ten seconds, besides those that it earns.
 const BORNE: u32 = 100_000;
@@ -12,104 +19,221 @@ const BORNE: u32 = 100_000;
 /// A request that is given up has cost a route, a policy's judgement and perhaps a request to an endpoint.
 const GIVEN_UP: u32 = 8;
 
+/// The error code for floods (RFC 9113 §7).
+const ENHANCE_YOUR_CALM: u32 = 11;
+
 /// Fewer bytes than this, written at once, may be nothing but answers to frames without use.
 const ANSWER: usize = 64;
+
+/// Fewer bytes than this in a frame of DATA are no message: the head of an empty one of gRPC has as many.
+const MESSAGE: u32 = 5;
+
+/// Frames that are read before others of the thread have their turn: each costs about a microsecond, however short it is.
+const TURN: u32 = 64;
+
+/// Bytes of a head that cost a turn as much as a frame: each may stand for a field. Those of a head that is refused also count
+/// as frames without use.
+const HEAD_PER_FRAME: u32 = 64;
 
 /// Follows what a client sends.
 #[derive(Debug)]
 pub(crate) struct Frames {
     splitter: Splitter,
     calm: Calm,
+    pace: Pace,
+    /// Frames without use that the client has sent faster than it may.
+    owed: u32,
+    /// Frames that have been read without a break.
+    turn: u32,
+    /// Whether there was a break since the last look.
+    rested: bool,
+    /// Whether what is sent ends with a whole frame.
+    whole: bool,
+    flooded: bool,
+    heads: Heads,
+    requests: Arc<Requests>,
 }
 
-impl Default for Frames {
-    fn default() -> Self {
-        Self::bearing(BORNE)
+/// The heads of requests that have come since the last break.
+#[derive(Debug, Default)]
+struct Heads {
+    /// The last request's stream. Later heads on it are trailers.
+    stream: u32,
+    /// Whether one is being read, and whether it ends with the current frame.
+    open: Option<bool>,
+    /// Complete ones.
+    complete: u32,
+    /// Their bytes.
+    bytes: u32,
+}
+
+/// What came of a connection's requests, for who follows its frames.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    looked_at: AtomicU32,
+    given_up: AtomicU32,
+}
+
+impl Requests {
+    /// The library has not refused a request.
+    pub(crate) fn looked_at(&self) {
+        self.looked_at.fetch_add(1, Relaxed);
     }
+
+    /// The client has not waited for a response. It has reset the request, or made the waypoint reset it: by a frame that is
+    /// wrong.
+    pub(crate) fn given_up(&self) {
+        self.given_up.fetch_add(1, Relaxed);
+    }
+}
+
+/// What came of a look at a client's bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// All of them may be read.
+    All,
+    /// So many of them may be read; then others of the thread have their turn.
+    Turn(usize),
+    /// The client floods.
+    Flood,
 }
 
 impl Frames {
-    fn bearing(frames: u32) -> Self {
-        Self { splitter: Splitter::new(PREFACE), calm: Calm::bearing(frames) }
+    pub(crate) fn new(requests: Arc<Requests>, common: Arc<Common>) -> Self {
+        Self::bearing(BORNE, requests, common)
     }
 
-    /// Looks at the next bytes that have come. Returns false if the client floods.
-    pub(crate) fn look(&mut self, bytes: &[u8]) -> bool {
-        let mut at = 0;
-        while let Some(piece) = self.splitter.next(bytes, &mut at) {
-            let Piece::Head(head) = piece else { continue };
-            let calm = match head.kind {
-                // How much of it is padding is not looked at.
-                DATA => self.calm.received(if head.has(PADDED) { 0 } else { head.length }),
-                // How many requests there may be at once, and how large their heads are, has limits of its own.
-                HEADERS | CONTINUATION => true,
-                RST_STREAM => self.calm.spend(GIVEN_UP),
-                _ => self.calm.spend(1),
-            };
-            if !calm {
+    fn bearing(frames: u32, requests: Arc<Requests>, common: Arc<Common>) -> Self {
+        Self {
+            splitter: Splitter::new(PREFACE),
+            calm: Calm::bearing(frames),
+            pace: Pace::new(common),
+            owed: 0,
+            turn: 0,
+            rested: false,
+            whole: true,
+            flooded: false,
+            heads: Heads::default(),
+            requests,
+        }
+    }
+
+    /// Whether more may be read now. If not, the connection pauses for [`crate::pace::PAUSE`].
+    pub(crate) fn may_go_on(&mut self) -> bool {
+        while self.owed > 0 {
+            let some = self.owed.min(GIVEN_UP);
+            if !self.pace.take(some) {
                 return false;
             }
+            self.owed -= some;
         }
         true
     }
 
-    /// This many bytes were sent to the client: it may answer.
-    pub(crate) fn sent(&mut self, bytes: usize) {
+    /// Nothing more is read before the library has done with what was: the next frame begins a turn.
+    pub(crate) fn rest(&mut self) {
+        (self.turn, self.rested) = (0, true);
+    }
+
+    /// Looks at the next bytes that have come.
+    pub(crate) fn look(&mut self, bytes: &[u8]) -> Look {
+        let look = self.look_at(bytes);
+        self.flooded = look == Look::Flood;
+        look
+    }
+
+    fn look_at(&mut self, bytes: &[u8]) -> Look {
+        if std::mem::take(&mut self.rested) && !self.settle() {
+            return Look::Flood;
+        }
+        let mut at = 0;
+        while let Some(piece) = self.splitter.next(bytes, &mut at) {
+            let head = match piece {
+                Piece::Preface(_) => continue,
+                Piece::Payload(_, complete) => {
+                    self.heads.payload(complete);
+                    continue;
+                }
+                Piece::Head(head) => head,
+            };
+            let (calm, useless, turn) = match head.kind {
+                // How much of it is padding is not looked at.
+                DATA => {
+                    let length = if head.has(PADDED) { 0 } else { head.length };
+                    (self.calm.received(length), length < MESSAGE && !head.has(END_STREAM), 1)
+                }
+                // How many requests there may be at once, and how large their heads are, has limits of its own.
+                HEADERS | CONTINUATION => {
+                    self.heads.begin(head);
+                    (true, false, 1 + head.length / HEAD_PER_FRAME)
+                }
+                _ => (self.calm.spend(1), true, 1),
+            };
+            if !calm {
+                return Look::Flood;
+            }
+            self.owed += u32::from(useless);
+            self.turn += turn;
+            if self.turn >= TURN || !self.may_go_on() {
+                return Look::Turn(at);
+            }
+        }
+        Look::All
+    }
+
+    /// Counts what came of the requests that were read before the break. Returns false if the client floods.
+    fn settle(&mut self) -> bool {
+        let given_up = self.requests.given_up.swap(0, Relaxed);
+        let Heads { complete, bytes, .. } = self.heads;
+        (self.heads.complete, self.heads.bytes) = (0, 0);
+        // Most are malformed, or have a head that is too large.
+        let refused = complete.saturating_sub(self.requests.looked_at.swap(0, Relaxed));
+        if given_up == 0 && refused == 0 {
+            return true;
+        }
+        let frames = given_up.saturating_add(refused).saturating_mul(GIVEN_UP);
+        let of_heads = if refused > 0 { bytes / HEAD_PER_FRAME } else { 0 };
+        self.owed = self.owed.saturating_add(frames).saturating_add(of_heads);
+        self.calm.spend(frames)
+    }
+
+    /// The frame that tells a client why its connection ends, if it has flooded it and can be told.
+    pub(crate) fn farewell(&self) -> Option<[u8; 17]> {
+        (self.flooded && self.whole).then(|| Head::goaway(self.heads.stream, ENHANCE_YOUR_CALM))
+    }
+
+    /// This many bytes of those that were to be were sent to the client: it may answer.
+    pub(crate) fn sent(&mut self, bytes: usize, of: usize) {
+        self.whole = bytes == of;
         if bytes > ANSWER {
             self.calm.sent(bytes);
+            self.pace.sent(bytes);
+        }
+    }
+}
+
+impl Heads {
+    /// A frame begins that belongs to one.
+    fn begin(&mut self, frame: Head) {
+        let ends = frame.has(END_HEADERS);
+        match (frame.kind, self.open) {
+            (HEADERS, _) if frame.stream > self.stream => (self.stream, self.open) = (frame.stream, Some(ends)),
+            (CONTINUATION, Some(_)) => self.open = Some(ends),
+            _ => return,
+        }
+        self.bytes = self.bytes.saturating_add(frame.length);
+        self.payload(frame.length == 0);
+    }
+
+    /// More of a frame has come.
+    fn payload(&mut self, complete: bool) {
+        if complete && self.open == Some(true) {
+            self.open = None;
+            self.complete += 1;
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use leno_tunnel::frame::Head;
-
-    use super::*;
-
-    fn frame(kind: u8, flags: u8, length: u32) -> Vec<u8> {
-        let mut frame = Head { length, kind, flags, stream: 1 }.bytes().to_vec();
-        frame.resize(frame.len() + length as usize, 0);
-        frame
-    }
-
-    /// How many of these frames are borne, of a thousand, where a hundred without use are.
-    fn borne(kind: u8, flags: u8, length: u32) -> usize {
-        let mut frames = Frames::bearing(100);
-        assert!(frames.look(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
-        (0..1000).take_while(|_| frames.look(&frame(kind, flags, length))).count()
-    }
-
-    #[test]
-    fn what_brings_nothing_is_borne_for_a_while() {
-        for (kind, flags, length, expected) in [
-            (6, 0, 8, 99),
-            (4, 0, 6, 99),
-            (8, 0, 4, 99),
-            (2, 0, 5, 99),
-            (0x7e, 0, 0, 99),
-            (RST_STREAM, 0, 4, 12),
-            (HEADERS, 4, 20, 1000),
-            (DATA, 0, 8, 1000),
-            (DATA, 0, 0, 1000),
-        ] {
-            assert_eq!(borne(kind, flags, length), expected, "{kind} {length}");
-        }
-    }
-
-    #[test]
-    fn who_is_sent_something_may_answer() {
-        let mut frames = Frames::bearing(100);
-        assert!(frames.look(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
-        for _ in 0..1000 {
-            frames.sent(1 << 10);
-            assert!(frames.look(&[frame(8, 0, 4), frame(8, 0, 4)].concat()));
-        }
-        let answered = (0..1000).take_while(|_| {
-            frames.sent(17);
-            frames.look(&frame(6, 0, 8))
-        });
-        // The last two of the loop are spent already.
-        assert_eq!(answered.count(), 97, "a PING's answer earns nothing");
-    }
-}
+#[path = "frames_tests.rs"]
+mod tests;

@@ -10,6 +10,7 @@ use leno_tunnel::Pool;
 use crate::balance::Clusters;
 use crate::http_pool::HttpPool;
 use crate::open::Open;
+use crate::pace::Common;
 use crate::series::Series;
 
 /// One data-path thread. A request stays on the thread of the tunnel that it came by.
@@ -25,6 +26,8 @@ pub(crate) struct Lane {
     pub(crate) series: Series,
     /// What is open on this thread.
     pub(crate) open: Arc<Open>,
+    /// How fast its clients' frames without use are taken.
+    pub(crate) pace: Arc<Common>,
     /// The number of peers' tunnels that it serves.
     pub(crate) served: Arc<AtomicUsize>,
 }
@@ -38,6 +41,7 @@ pub(crate) fn lanes(workers: &[Worker], tunnel: &leno_tunnel::Settings) -> Vec<L
         clusters: Clusters::default(),
         series: Series::default(),
         open: Arc::default(),
+        pace: Arc::default(),
         served: Arc::default(),
     };
     workers.iter().map(of).collect()

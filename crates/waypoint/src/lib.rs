@@ -24,7 +24,8 @@
 //!  http_pool   HTTP connections to endpoints, over what was reached (stream)
 //!  client_body  bodies as clients send them; request_body: on their way to endpoints, and copies of them
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
-//!  framing     requests in HTTP/1.1 that may be read in two ways; frames: floods in HTTP/2
+//!  framing     requests in HTTP/1.1 that may be read in two ways; frames: floods in HTTP/2, and
+//!              how fast they are taken (pace)
 //!  report      what is told of a connection; failure: why it was not carried; open: those that are open
 //!  pressure    how much memory there is for all of this
 //!  series      the metrics of requests; messages: what is counted of their bodies
@@ -58,6 +59,7 @@ mod lane;
 mod messages;
 mod open;
 mod own;
+mod pace;
 mod pass;
 mod pressure;
 mod rates;

@@ -12,19 +12,25 @@ use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use leno_tunnel::{TunnelStream, timers};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
+use tokio::time::Sleep;
 
 use crate::cork::Cork;
-use crate::frames::Frames;
+use crate::frames::{Frames, Look, Requests};
 use crate::framing::{Doubt, Framing};
+use crate::pace::{Common, PAUSE};
 
 /// How long the peer of a connection that this side has ended may take to end its half. A stream that is dropped before
 /// is reset, and the reset may overtake what was sent last.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Bytes that are read before others of the thread have their turn. As many frames of nothing as fit in take less than a
-/// millisecond.
+/// How long a client that floods may take to hear of it.
+const HEED: Duration = Duration::from_millis(500);
+
+/// Bytes that are read before others of the thread have their turn. For frames of HTTP/2 there is another limit
+/// ([`crate::frames`]).
 const TURN: usize = 64 << 10;
 
 /// A client sends too many HTTP/2 frames that bring nothing.
@@ -42,6 +48,8 @@ pub(crate) struct Wire {
     watch: Watch,
     /// Bytes that have been read without a break.
     read: usize,
+    /// Nothing is read before it ends.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 /// What is looked for in a client's bytes.
@@ -74,11 +82,11 @@ enum Inner {
 
 impl Wire {
     pub(crate) fn tunnel(stream: TunnelStream) -> Self {
-        Self { inner: Some(Inner::Tunnel(stream)), signs: None, watch: Watch::Nothing, read: 0 }
+        Self { inner: Some(Inner::Tunnel(stream)), signs: None, watch: Watch::Nothing, read: 0, pause: None }
     }
 
     pub(crate) fn tcp(stream: TcpStream) -> Self {
-        Self { inner: Some(Inner::Tcp(TokioIo::new(stream))), signs: None, watch: Watch::Nothing, read: 0 }
+        Self { inner: Some(Inner::Tcp(TokioIo::new(stream))), signs: None, watch: Watch::Nothing, read: 0, pause: None }
     }
 
     /// HTTP/2 is spoken on it. If there is a cork then, whoever drives the connection releases it after each turn.
@@ -115,35 +123,62 @@ impl Wire {
     }
 
     /// A client's that speaks HTTP/2.
-    pub(crate) fn http2(mut self) -> Self {
-        self.watch = Watch::Frames(Box::default());
+    pub(crate) fn http2(mut self, requests: Arc<Requests>, pace: Arc<Common>) -> Self {
+        self.watch = Watch::Frames(Box::new(Frames::new(requests, pace)));
         self
     }
 
-    /// Bytes have come.
-    fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if !matches!(self.watch, Watch::Nothing) {
-            self.read += bytes.len();
+    /// Waits while the client has sent more than it may.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pause = None;
+            }
+            let Watch::Frames(frames) = &mut self.watch else { return Poll::Ready(()) };
+            if frames.may_go_on() {
+                return Poll::Ready(());
+            }
+            self.pause = Some(Box::pin(timers::sleep(PAUSE)));
         }
-        if let Some(signs) = &self.signs {
-            signs.heard.store(true, Relaxed);
-        }
-        if let (Watch::Framing(framing), Some(signs)) = (&mut self.watch, &self.signs)
-            && let Err(what) = framing.look(bytes)
-        {
-            signs.doubt.tell(framing.requests(), what);
-        }
-        if let Watch::Frames(frames) = &mut self.watch
-            && !frames.look(bytes)
-        {
-            return Err(io::Error::other(Flood));
-        }
-        Ok(())
     }
 
-    fn sent(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    /// Others have their turn, and the library does what it has read.
+    fn rest(&mut self) {
+        if let Watch::Frames(frames) = &mut self.watch {
+            frames.rest();
+        }
+    }
+
+    /// Bytes have come. Returns how many of them are read now.
+    fn note(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut length = bytes.len();
+        match &mut self.watch {
+            Watch::Nothing => {}
+            Watch::Framing(framing) => {
+                self.read += length;
+                if let Some(signs) = &self.signs {
+                    signs.heard.store(true, Relaxed);
+                    if let Err(what) = framing.look(bytes) {
+                        signs.doubt.tell(framing.requests(), what);
+                    }
+                }
+            }
+            Watch::Frames(frames) => {
+                self.read += length;
+                match frames.look(bytes) {
+                    Look::All => {}
+                    Look::Turn(some) => (length, self.read) = (some, TURN),
+                    Look::Flood => return Err(io::Error::other(Flood)),
+                }
+            }
+        }
+        Ok(length)
+    }
+
+    fn sent(&mut self, written: Poll<io::Result<usize>>, of: usize) -> Poll<io::Result<usize>> {
         if let (Watch::Frames(frames), Poll::Ready(Ok(bytes))) = (&mut self.watch, &written) {
-            frames.sent(*bytes);
+            frames.sent(*bytes, of);
         }
         written
     }
@@ -155,26 +190,31 @@ impl Wire {
 
 impl Read for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        let before = buf.remaining();
+        let room = buf.remaining();
+        ready!(self.poll_pause(cx));
         let so_far = std::mem::take(&mut self.read);
         if so_far >= TURN {
+            self.rest();
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match self.parts()? {
+        let polled = match self.parts()? {
             Inner::Tcp(stream) => return Pin::new(stream).poll_read(cx, buf),
             Inner::Corked(stream, _) => return Pin::new(stream).poll_read(cx, buf),
-            Inner::Tunnel(stream) => {
-                let Some(mut chunk) = ready!(stream.poll_chunk(cx))? else { return Poll::Ready(Ok(())) };
-                let length = chunk.len().min(before);
-                let read = chunk.split_to(length);
-                buf.put_slice(&read);
-                stream.release(length);
-                if !chunk.is_empty() {
-                    stream.unread(chunk);
-                }
-                self.read = so_far;
-                self.note(&read)?;
+            Inner::Tunnel(stream) => stream.poll_chunk(cx),
+        };
+        let Poll::Ready(chunk) = polled else {
+            self.rest();
+            return Poll::Pending;
+        };
+        let Some(mut chunk) = chunk? else { return Poll::Ready(Ok(())) };
+        self.read = so_far;
+        let length = self.note(&chunk[..chunk.len().min(room)])?;
+        buf.put_slice(&chunk.split_to(length));
+        if let Some(Inner::Tunnel(stream)) = &mut self.inner {
+            stream.release(length);
+            if !chunk.is_empty() {
+                stream.unread(chunk);
             }
         }
         Poll::Ready(Ok(()))
@@ -188,7 +228,7 @@ impl Write for Wire {
             Inner::Corked(_, cork) => cork.poll_write(cx, &[IoSlice::new(buf)]),
             Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write(Pin::new(stream), cx, buf),
         };
-        self.sent(written)
+        self.sent(written, buf.len())
     }
 
     fn poll_write_vectored(
@@ -201,7 +241,7 @@ impl Write for Wire {
             Inner::Corked(_, cork) => cork.poll_write(cx, slices),
             Inner::Tunnel(stream) => tokio::io::AsyncWrite::poll_write_vectored(Pin::new(stream), cx, slices),
         };
-        self.sent(written)
+        self.sent(written, slices.iter().map(|slice| slice.len()).sum())
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -228,8 +268,20 @@ impl Write for Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         let Some(Inner::Tunnel(mut stream)) = self.inner.take() else { return };
+        let has_runtime = tokio::runtime::Handle::try_current().is_ok();
+        if let (Watch::Frames(frames), true) = (&self.watch, has_runtime)
+            && let Some(farewell) = frames.farewell()
+        {
+            tokio::spawn(timers::timeout(LINGER, async move {
+                if stream.write_all(&farewell).await.is_ok() && poll_fn(|cx| stream.poll_finished(cx)).await.is_ok() {
+                    // Nothing that it sends is read any more.
+                    timers::sleep(HEED).await;
+                }
+            }));
+            return;
+        }
         let complete = stream.has_finished() || self.signs.as_ref().is_some_and(|signs| signs.complete.load(Relaxed));
-        if !complete || stream.has_finished() && stream.has_ended() || tokio::runtime::Handle::try_current().is_err() {
+        if !complete || stream.has_finished() && stream.has_ended() || !has_runtime {
             return;
         }
         tokio::spawn(timers::timeout(LINGER, async move {

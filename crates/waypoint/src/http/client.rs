@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::pending::{AllPending, protocol};
 use super::unread::Unread;
 use crate::asked::{Asked, source};
+use crate::frames::Requests;
 use crate::gate::Gate;
 use crate::guard;
 use crate::lane::Lane;
@@ -31,6 +32,8 @@ pub(crate) struct Client {
     pub(crate) pending: AllPending,
     /// What of their responses it does not read.
     pub(crate) unread: Arc<Unread>,
+    /// What came of them.
+    pub(crate) requests: Arc<Requests>,
     authority: String,
     view: Mutex<Arc<View>>,
     _place: Place,
@@ -73,6 +76,7 @@ impl Client {
             report,
             pending: AllPending::default(),
             unread: Arc::default(),
+            requests: Arc::default(),
             authority,
             view: Mutex::new(view),
         })

@@ -234,6 +234,12 @@ impl Exchange {
         self.error = Some(error);
     }
 
+    /// The client has not waited for its end.
+    pub(crate) fn given_up(&mut self, how: &str) {
+        self.client.requests.given_up();
+        self.broken(Flag::Downstream, how.to_owned());
+    }
+
     /// The response has been passed on, or was given up.
     pub(crate) fn finished(mut self) {
         self.tell();
@@ -357,7 +363,7 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         if !self.told {
             self.status = StatusCode::from_u16(499).unwrap_or_default();
-            self.broken(Flag::Downstream, "the client went away before it had a response".to_owned());
+            self.given_up("the client went away before it had a response");
             self.tell();
         }
     }

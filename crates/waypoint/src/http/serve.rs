@@ -59,9 +59,12 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
             .max_header_list_size(u32::try_from(config.max_head).unwrap_or(u32::MAX));
         let service = {
             let client = client.clone();
-            service_fn(move |request: Request<Incoming>| forward(client.clone(), request))
+            service_fn(move |request: Request<Incoming>| {
+                client.requests.looked_at();
+                forward(client.clone(), request)
+            })
         };
-        let (wire, cork) = wire.http2().corked();
+        let (wire, cork) = wire.http2(client.requests.clone(), client.lane().pace.clone()).corked();
         let connection = pin!(builder.serve_connection(wire, service));
         let turns = Turns { slow: None, cork, last_call: None };
         until_end(&client, connection, |connection| connection.graceful_shutdown(), turns).await
