@@ -96,6 +96,11 @@ impl Sender {
 /// HTTP/2 requests on one connection before another is opened.
 const STREAMS: usize = 100;
 
+/// An HTTP/2 connection gets no more requests when so many were given up, and they are more than half of all. Each is a
+/// stream reset, for too many of which servers end a connection with all that is on it, other clients' requests as well:
+/// Envoy after 500 (`overload.premature_reset_total_stream_count`).
+const GIVEN_UP_MOST: u32 = 100;
+
 /// HTTP/1.1 connections that one endpoint's place keeps without a request.
 const IDLE_MOST: usize = 256;
 
@@ -150,9 +155,19 @@ struct Idle {
 struct Use {
     active: AtomicUsize,
     uses: AtomicU32,
+    /// Requests whose answers were not waited for.
+    given_up: AtomicU32,
     _counted: Option<Counted>,
     /// When the last request ended.
     since: Mutex<Instant>,
+}
+
+impl Use {
+    /// Whether the connection gets no more requests: it is closed after its last response.
+    fn is_spent(&self, terms: Terms) -> bool {
+        let (uses, given_up) = (self.uses.load(Relaxed), self.given_up.load(Relaxed));
+        terms.is_spent(uses) || given_up >= GIVEN_UP_MOST && given_up > uses / 2
+    }
 }
 
 /// A connection on loan. Dropping it gives it back.
@@ -170,14 +185,19 @@ pub(crate) struct Leased {
     counted: Option<Counted>,
     /// Counts the request at its endpoint.
     in_flight: Option<InFlight>,
+    /// Whether the request has been answered to the end.
+    answered: bool,
 }
 
 impl Drop for Leased {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared
-            && shared.active.fetch_sub(1, Relaxed) == 1
-        {
-            *shared.since.lock() = Instant::now();
+        if let Some(shared) = &self.shared {
+            if !self.answered {
+                shared.given_up.fetch_add(1, Relaxed);
+            }
+            if shared.active.fetch_sub(1, Relaxed) == 1 {
+                *shared.since.lock() = Instant::now();
+            }
         }
         let Some(Sender::Http1(sender)) = self.sender.take() else { return };
         if sender.is_closed() || self.terms.is_spent(self.uses) {
@@ -234,7 +254,18 @@ impl HttpPool {
             let pool = self.clone();
             let key = key.clone();
             let sender = Some(sender);
-            Some(Leased { sender, reused: true, pool, key, shared, uses, terms, counted, in_flight: None })
+            Some(Leased {
+                sender,
+                reused: true,
+                pool,
+                key,
+                shared,
+                uses,
+                terms,
+                counted,
+                in_flight: None,
+                answered: false,
+            })
         };
         match key.kind {
             Kind::Http1 => {
@@ -245,10 +276,7 @@ impl HttpPool {
                 leased(Sender::Http1(sender), None, uses + 1, counted)
             }
             Kind::Http2 => {
-                // What is spent is closed after its last response.
-                place
-                    .shared
-                    .retain(|(sender, shared)| !sender.is_closed() && !terms.is_spent(shared.uses.load(Relaxed)));
+                place.shared.retain(|(sender, shared)| !sender.is_closed() && !shared.is_spent(terms));
                 let (sender, shared) = place.shared.iter().min_by_key(|(_, shared)| shared.active.load(Relaxed))?;
                 if shared.active.load(Relaxed) >= streams {
                     return None;
@@ -322,6 +350,7 @@ impl HttpPool {
             terms,
             counted,
             in_flight: None,
+            answered: false,
         };
         match key.kind {
             Kind::Http1 => {
@@ -354,6 +383,7 @@ impl HttpPool {
                 let shared = Arc::new(Use {
                     active: AtomicUsize::new(1),
                     uses: AtomicU32::new(1),
+                    given_up: AtomicU32::default(),
                     _counted: leased.counted.take(),
                     since: Mutex::new(Instant::now()),
                 });
@@ -407,6 +437,11 @@ impl Leased {
     /// The request counts at its endpoint until this is given back.
     pub(crate) fn counted(&mut self, in_flight: Option<InFlight>) {
         self.in_flight = in_flight;
+    }
+
+    /// The endpoint has answered to the end, or has broken off.
+    pub(crate) fn answered(&mut self) {
+        self.answered = true;
     }
 
     /// The connection's sender.

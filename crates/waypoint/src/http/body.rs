@@ -65,8 +65,11 @@ impl Passing {
         }
     }
 
+    /// The endpoint has said all.
     fn end(&mut self) {
-        self.leased = None;
+        if let Some(mut leased) = self.leased.take() {
+            leased.answered();
+        }
         if let Some(exchange) = self.exchange.take() {
             exchange.finished();
         }
@@ -78,7 +81,9 @@ impl Drop for Passing {
         self.asked_for();
         if let Some(mut exchange) = self.exchange.take() {
             if !http_body::Body::is_end_stream(&self.incoming) {
-                exchange.broken(Flag::Downstream, "the client went away before it had the whole response".into());
+                exchange.given_up("the client went away before it had the whole response");
+            } else if let Some(leased) = &mut self.leased {
+                leased.answered();
             }
             exchange.finished();
         }
@@ -101,6 +106,7 @@ impl http_body::Body for Body {
                     if let Some(exchange) = &mut passing.exchange {
                         exchange.broken(Flag::Timeout, BodyError::Late.to_string());
                     }
+                    passing.leased = None;
                     passing.end();
                     return Poll::Ready(Some(Err(BodyError::Late)));
                 };

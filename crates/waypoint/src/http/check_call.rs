@@ -112,7 +112,7 @@ pub(super) async fn check(
         };
         let plan = plan.map_err(|failure| failure.to_string())?;
         let sent = send_by(&plan, client, &to, request, kind, &mut |_| ()).await;
-        let (response, _leased) = sent.map_err(|refusal| refusal.reason.into_owned())?;
+        let (response, mut leased) = sent.map_err(|refusal| refusal.reason.into_owned())?;
         if response.headers().contains_key(DEPTH) {
             return Err(NoAnswer::Circle);
         }
@@ -120,6 +120,7 @@ pub(super) async fn check(
             None => answer(response).await,
             Some(how) => check_http::answer(how, response).await,
         };
+        leased.answered();
         answered.map_err(NoAnswer::from)
     };
     match timers::timeout(authorizer.timeout, asking).await {

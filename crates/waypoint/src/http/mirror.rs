@@ -60,9 +60,10 @@ pub(crate) fn begin(
             let sending = async {
                 let request = Request::from_parts(own, body);
                 match send(&client, &to, request, kind, &mut |_| ()).await {
-                    Ok((response, _leased)) => {
+                    Ok((response, mut leased)) => {
                         let mut body = response.into_body();
                         while let Some(Ok(_)) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
+                        leased.answered();
                     }
                     Err(refusal) => tracing::debug!(reason = %refusal.reason, "a copy of a request was not answered"),
                 }

@@ -285,6 +285,7 @@ async fn ask(
             Ok(response) => return Ok((response, leased)),
             Err(error) => error,
         };
+        leased.answered();
         if let Some(request) = error.take_message() {
             *pending = Some(request);
             if reused {

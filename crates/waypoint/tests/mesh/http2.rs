@@ -16,6 +16,7 @@ use leno_model::AppProtocol;
 use leno_testkit::frames::kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
 use crate::support::{Mesh, server, soon};
 
@@ -136,6 +137,50 @@ async fn a_grpc_clients_deadline_holds_at_the_waypoint() {
     let response = soon("an answer", sender.send_request(request)).await.unwrap();
     assert_eq!(response.headers()["grpc-status"], "4", "DEADLINE_EXCEEDED: {response:?}");
     mesh.log.line(&["response_flags=\"UT\""]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_given_up_do_not_wear_out_what_others_share() {
+    let connections = Arc::<AtomicU32>::default();
+    let (tell, mut come) = mpsc::unbounded_channel();
+    let count = connections.clone();
+    let endpoint = server(move |stream| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let tell = tell.clone();
+        async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let tell = tell.clone();
+                async move {
+                    if request.uri().path() == "/never" {
+                        tell.send(()).unwrap();
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
+                }
+            });
+            let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+        }
+    })
+    .await;
+    let mesh = Mesh::new().await;
+    mesh.service(AppProtocol::Http2, &[endpoint]).await;
+    let sender = connect(mesh.bridged().await).await;
+    let ask = |path: &'static str| {
+        let mut sender = sender.clone();
+        tokio::spawn(async move { sender.send_request(post(path, "x")).await.unwrap().status() })
+    };
+    for _ in 0..150 {
+        assert_eq!(soon("an answer", ask("/")).await.unwrap(), 200);
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 1, "requests that are answered share one");
+    for _ in 0..300 {
+        let asking = ask("/never");
+        soon("the request", come.recv()).await.unwrap();
+        asking.abort();
+    }
+    assert_eq!(soon("an answer", ask("/")).await.unwrap(), 200);
+    let connections = connections.load(Ordering::Relaxed);
+    assert!((3..=4).contains(&connections), "{connections}");
 }
 
 /// Answers the first requests of its first connection, and says of the others there that it has not looked at them, as
