@@ -1,6 +1,7 @@
 //! Finds objects that are valid but probably not what their author meant: labels, policies and endpoints that refer to
 //! nothing.
 
+mod annotations;
 mod waypoint_callers;
 mod waypoints;
 
@@ -20,6 +21,11 @@ pub fn lint(options: &Options, store: &ObjectStore) -> BTreeMap<ObjectKey, Vec<S
     let mut findings = Findings::default();
     let pods = Pods::of(store);
     enrolment(store, &mut findings);
+    for (kind, metadata) in annotations::objects(store) {
+        for finding in annotations::of(kind, metadata) {
+            findings.add(kind, metadata, finding);
+        }
+    }
     for policy in store.authorization_policies() {
         authorization_policy(options, &pods, policy, &mut findings);
     }

@@ -17,6 +17,10 @@ pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 pub const WAYPOINT_BYPASS: &str = "leno.mesh/waypoint-bypass";
 /// Annotation of a Gateway: how many pods its waypoint is to have. Without it, whoever scales the Deployment decides.
 pub const WAYPOINT_REPLICAS: &str = "leno.mesh/waypoint-replicas";
+/// Annotation of a Gateway: the processor time that each pod of its waypoint requests.
+pub const WAYPOINT_CPU: &str = "leno.mesh/waypoint-cpu";
+/// Annotation of a Gateway: the memory that each pod of its waypoint requests.
+pub const WAYPOINT_MEMORY: &str = "leno.mesh/waypoint-memory";
 /// Annotation of a Gateway: the labels of the nodes that its waypoint's pods may run on, `LABEL=VALUE,LABEL=VALUE`.
 pub const WAYPOINT_NODE_SELECTOR: &str = "leno.mesh/waypoint-node-selector";
 /// Annotation, with value `true`, of a Gateway: its waypoint tells programs who calls, in `x-forwarded-client-cert`.

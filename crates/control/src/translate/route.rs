@@ -315,7 +315,9 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
             Some((reason, problem)) => {
                 out.keep_last = true;
                 let then = instead(mesh.route(&route.id).is_some());
-                Err((*reason, format!("{problem}; the route is not followed, not even in part, and {then}")))
+                let besides = attach(known, mesh, source, reference).err();
+                let besides = besides.map(|(_, why)| format!(". Besides, {why}")).unwrap_or_default();
+                Err((*reason, format!("{problem}; the route is not followed, not even in part, and {then}{besides}")))
             }
             None => attach(known, mesh, source, reference),
         };

@@ -1,11 +1,13 @@
 //! The objects that a waypoint consists of: the installation's template, filled in for one Gateway.
 
 use leno_model::settings::FORWARD_CLIENT_CERT;
-use leno_objects::{Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_FORWARD_CLIENT_CERT};
+use leno_objects::{
+    Gateway, Labels, WAYPOINT_CLASS, WAYPOINT_CONTROLLER, WAYPOINT_CPU, WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_MEMORY,
+};
 use serde_json::{Map, Value, json};
 
 /// Annotations of a Gateway: what each of its pods is sure to get.
-const REQUESTS: [(&str, &str); 2] = [("leno.mesh/waypoint-cpu", "cpu"), ("leno.mesh/waypoint-memory", "memory")];
+const REQUESTS: [(&str, &str); 2] = [(WAYPOINT_CPU, "cpu"), (WAYPOINT_MEMORY, "memory")];
 /// Annotation of a waypoint's pods: the root certificates with which they begin. The pods read it as a file.
 const ROOTS: &str = "leno.mesh/root-certificates";
 
