@@ -23,6 +23,7 @@ fn policy(name: &str, action: PolicyAction, target: &Service, tests: Vec<Attribu
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }

@@ -97,6 +97,7 @@ fn tokens(options: &Options, policy: &RequestAuthentication, targets: Vec<Policy
         dry_run: false,
         tokens: policy.spec.jwt_rules.iter().map(|rule| token_rule(options, rule)).collect(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }
@@ -138,6 +139,7 @@ fn untargeted(policy: &AuthorizationPolicy) -> Policy {
         dry_run: is_dry_run(policy),
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }
@@ -209,6 +211,7 @@ fn authorization(
     attached: Vec<PolicyTarget>,
     mut out: Translated,
 ) -> Translated {
+    let mut unasked = None;
     let authorizer = match (policy.spec.action, &policy.spec.provider) {
         (PolicyAction::Custom, Some(provider)) => match known.providers.get(known.options, &provider.name) {
             Ok(authorizer) => {
@@ -217,13 +220,14 @@ fn authorization(
                 Some(authorizer)
             }
             Err(why) => {
+                unasked = Some(format!("action CUSTOM has nobody to ask: {why}").into());
                 out.warnings.push(format!("action CUSTOM has nobody to ask, so what matches is DENIED: {why}"));
                 None
             }
         },
         _ => None,
     };
-    let mut translated = Policy { targets: attached, ..untargeted(policy) };
+    let mut translated = Policy { targets: attached, denied_because: unasked, ..untargeted(policy) };
     if authorizer.is_some() {
         (translated.action, translated.authorizer) = (Action::Custom, authorizer);
     }

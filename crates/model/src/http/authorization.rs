@@ -27,6 +27,8 @@ pub struct Policy {
     pub tokens: Vec<TokenRule>,
     /// With [`PolicyAction::Custom`]: who is asked.
     pub authorizer: Option<Arc<Authorizer>>,
+    /// With [`PolicyAction::Deny`], if the object says something else: why what matches is denied.
+    pub denied_because: Option<Name>,
     /// Why the policy can't be enforced to the letter; `None` if it can. Such a policy lets nobody in.
     pub not_understood: Option<Name>,
 }

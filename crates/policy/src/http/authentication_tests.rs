@@ -39,7 +39,17 @@ fn rule(issuer: &str) -> TokenRule {
 
 fn policy(action: PolicyAction, tokens: Vec<TokenRule>, rules: Vec<PolicyRule>) -> Policy {
     let id = PolicyName { namespace: "shop".into(), name: "p".into() };
-    Policy { id, action, targets: Vec::new(), rules, dry_run: false, tokens, authorizer: None, not_understood: None }
+    Policy {
+        id,
+        action,
+        targets: Vec::new(),
+        rules,
+        dry_run: false,
+        tokens,
+        authorizer: None,
+        denied_because: None,
+        not_understood: None,
+    }
 }
 
 fn guard(tokens: Vec<TokenRule>) -> Guard {

@@ -33,6 +33,7 @@ struct Compiled {
     id: PolicyName,
     dry_run: bool,
     rules: Vec<Rule>,
+    denied_because: Option<Name>,
 }
 
 /// All clauses, each of which has alternatives, each of which is a list of tests.
@@ -85,12 +86,14 @@ pub enum Says {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// A DENY policy matches.
-    #[error("denied by rule {} of policy {policy}: {peer}", rule + 1)]
+    #[error("denied by rule {} of policy {policy}{}: {peer}", rule + 1, Because(because.as_ref()))]
     Policy {
         /// The policy.
         policy: PolicyName,
         /// Its rule, counted from 0.
         rule: usize,
+        /// Why it denies, if its object says something else.
+        because: Option<Name>,
         /// Who is refused.
         peer: Peer,
     },
@@ -263,11 +266,12 @@ impl Guard {
             if policy.dry_run {
                 notes.push(Note { policy: &policy.id, says: Says::WouldDeny });
             } else {
-                by.get_or_insert((&policy.id, rule));
+                by.get_or_insert((policy, rule));
             }
         }
         if let Some((policy, rule)) = by {
-            return denied(Denied::Policy { policy: policy.clone(), rule, peer: peer() }, notes);
+            let (policy, because) = (policy.id.clone(), policy.denied_because.clone());
+            return denied(Denied::Policy { policy, rule, because, peer: peer() }, notes);
         }
         if let Some((policy, reason)) = self.not_understood.first() {
             let (policy, reason) = (policy.clone(), reason.clone());
@@ -318,7 +322,8 @@ impl Compiled {
     fn new(policy: &Policy) -> Result<Self, (usize, RuleError)> {
         let rule = |(index, rule): (usize, &PolicyRule)| Rule::new(rule).map_err(|error| (index, error));
         let rules = policy.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
-        Ok(Self { id: policy.id.clone(), dry_run: policy.dry_run, rules })
+        let denied_because = policy.denied_because.clone();
+        Ok(Self { id: policy.id.clone(), dry_run: policy.dry_run, rules, denied_because })
     }
 
     fn is_of_server_name(&self) -> bool {
@@ -377,6 +382,14 @@ impl fmt::Display for Says {
 
 /// A message lists at most this many policies.
 const LISTED: usize = 5;
+
+struct Because<'a>(Option<&'a Name>);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |because| write!(f, " ({because})"))
+    }
+}
 
 struct List<'a>(&'a [PolicyName]);
 

@@ -38,6 +38,7 @@ pub fn request_policy_from_proto(policy: wire::AuthorizationPolicy) -> Result<ht
         dry_run: policy.dry_run,
         tokens: policy.tokens.into_iter().map(token_rule).collect::<Result<_, _>>()?,
         authorizer: policy.newer_authorizer.or(policy.authorizer).map(authorizer::from_proto).transpose()?,
+        denied_because: (!policy.denied_because.is_empty()).then(|| policy.denied_because.into()),
         not_understood: (!policy.not_understood.is_empty()).then(|| policy.not_understood.into()),
     })
 }
@@ -108,6 +109,7 @@ pub fn request_policy_to_proto(policy: &http::Policy) -> wire::AuthorizationPoli
         tokens: policy.tokens.iter().map(token_rule_to_proto).collect(),
         authorizer: known.map(authorizer::to_proto),
         newer_authorizer: newer.map(authorizer::to_proto),
+        denied_because: policy.denied_because.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -238,6 +240,7 @@ pub fn request_policy_stand_in(
         dry_run,
         tokens,
         authorizer: None,
+        denied_because: None,
         not_understood: Some(reason.into()),
     })
 }

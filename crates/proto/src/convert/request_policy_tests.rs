@@ -35,6 +35,7 @@ fn policy() -> http::Policy {
         dry_run: true,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: Some("nobody to ask".into()),
         not_understood: Some("why".into()),
     }
 }

@@ -33,6 +33,9 @@ pub struct AuthorizationPolicy {
     /// nobody in.
     #[prost(message, optional, tag = "10")]
     pub newer_authorizer: ::core::option::Option<Authorizer>,
+    /// With DENY, if the object says something else: why what matches is denied.
+    #[prost(string, tag = "11")]
+    pub denied_because: ::prost::alloc::string::String,
 }
 /// Nested message and enum types in `AuthorizationPolicy`.
 pub mod authorization_policy {

@@ -18,6 +18,7 @@ fn policy() -> Policy {
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }

@@ -141,6 +141,7 @@ fn policy(of: &Service, name: &str, action: PolicyAction, tests: Vec<AttributeTe
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }

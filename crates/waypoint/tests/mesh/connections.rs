@@ -150,6 +150,7 @@ fn by_server_name(of: &Service, action: PolicyAction, values: &[&str]) -> Policy
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }

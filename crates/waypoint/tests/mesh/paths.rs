@@ -196,6 +196,7 @@ async fn closed(endpoint: SocketAddr) -> Mesh {
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     });
     mesh.control.synced(1).await;

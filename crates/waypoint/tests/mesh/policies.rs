@@ -27,6 +27,7 @@ fn on(target: PolicyTarget, name: &str, action: PolicyAction, tests: Vec<Attribu
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }

@@ -48,6 +48,7 @@ fn deny_all(service: &Service) -> Policy {
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }

@@ -34,6 +34,7 @@ fn policy(of: &Service, name: &str, action: PolicyAction, tokens: Vec<TokenRule>
         dry_run: false,
         tokens,
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }

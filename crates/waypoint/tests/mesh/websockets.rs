@@ -52,6 +52,7 @@ fn no_chats(of: &Service) -> Policy {
         dry_run: false,
         tokens: Vec::new(),
         authorizer: None,
+        denied_because: None,
         not_understood: None,
     }
 }
