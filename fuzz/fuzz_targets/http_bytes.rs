@@ -1,5 +1,6 @@
 //! What a waypoint finds out from bytes without an HTTP library: which protocol a connection speaks, where its requests
-//! begin and whether one may be read in two ways, how many gRPC messages a body has, and which trace a request belongs to.
+//! begin and whether one may be read in two ways, whether an HTTP/2 client floods, how many gRPC messages a body has, and which
+//! trace a request belongs to.
 #![no_main]
 
 // The files themselves: the crate they belong to is a whole proxy.
@@ -7,16 +8,25 @@
 #[path = "../../crates/waypoint/src/detect.rs"]
 mod detect;
 #[allow(dead_code)]
+#[path = "../../crates/waypoint/src/frames.rs"]
+mod frames;
+#[allow(dead_code)]
 #[path = "../../crates/waypoint/src/framing.rs"]
 mod framing;
 #[allow(dead_code)]
 #[path = "../../crates/waypoint/src/messages.rs"]
 mod messages;
 #[allow(dead_code)]
+#[path = "../../crates/waypoint/src/pace.rs"]
+mod pace;
+#[allow(dead_code)]
 #[path = "../../crates/waypoint/src/http/trace.rs"]
 mod trace;
 
+use std::sync::Arc;
+
 use detect::{Spoken, spoken};
+use frames::{Frames, Look};
 use framing::{Ambiguity, Framing};
 use messages::Messages;
 
@@ -84,6 +94,15 @@ libfuzzer_sys::fuzz_target!(|input: (&[u8], u8, Vec<(u8, Vec<u8>)>, Option<u8>)|
         None => (requests.len() as u64, None),
     };
     assert_eq!(look(sent.chunks(size)), expected);
+
+    let mut frames = Frames::new(Arc::default(), Arc::default());
+    for mut piece in bytes.chunks(size) {
+        while let Look::Turn(some) = frames.look(piece) {
+            assert!((1..=piece.len()).contains(&some), "a turn without end");
+            frames.rest();
+            piece = &piece[some..];
+        }
+    }
 
     let mut messages = Messages::default();
     let in_pieces = bytes.chunks(size).map(|piece| messages.begun(piece)).sum::<u64>();

@@ -472,12 +472,14 @@ fn a_custom_policy_asks_whom_the_mesh_configuration_names() {
     assert_eq!((policy(&translator).action, policy(&translator).rules.len()), (PolicyAction::Deny, 1));
     let said = warnings(&translator, "shop");
     assert!(said.contains("DENIED: no provider \"opa\" is known, because there is no ConfigMap"), "{said}");
+    let because = policy(&translator).denied_because.clone().unwrap_or_default();
+    assert!(because.starts_with("action CUSTOM has nobody to ask: no provider"), "{because}");
 
     let delta = translator.apply(upserts(&PROVIDERS.replace("FAIL", "false")));
     assert_eq!(delta.request_policies.keys().collect::<Vec<_>>(), [&id("shop")]);
     let asking = policy(&translator);
     let authorizer = asking.authorizer.clone().expect("an authoriser");
-    assert_eq!((asking.action, asking.rules.len()), (PolicyAction::Custom, 1));
+    assert_eq!((asking.action, asking.rules.len(), asking.denied_because.clone()), (PolicyAction::Custom, 1, None));
     assert_eq!(
         (&*authorizer.hostname, authorizer.port, authorizer.fail_open),
         ("opa.auth.svc.cluster.local", 9191, false)

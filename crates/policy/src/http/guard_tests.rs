@@ -444,6 +444,14 @@ fn authorisers_are_asked_once_each_and_until_then_nothing_passes() {
         assert!(Guard::new(&policies).judge(&subject).verdict.is_err(), "the others are asked, too");
     });
     assert!(!asked().passes_unread(&policies[..1]), "what is no request can't be asked about");
+    let unasked = Policy {
+        denied_because: Some("nobody to ask".into()),
+        ..policy("u", PolicyAction::Deny, vec![rule(Vec::new())])
+    };
+    asked().of(true, |subject| {
+        let denied = Guard::new([&unasked]).judge(subject).verdict.expect_err("denied").to_string();
+        assert!(denied.contains("rule 1 of policy shop/u (nobody to ask): "), "{denied}");
+    });
     let nobody = [Policy { authorizer: None, ..custom("n", "x", post()) }];
     assert!(!asked().passes(&nobody), "a policy without an authoriser lets nobody in");
 }
