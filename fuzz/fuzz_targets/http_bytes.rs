@@ -14,6 +14,9 @@ mod frames;
 #[path = "../../crates/waypoint/src/framing.rs"]
 mod framing;
 #[allow(dead_code)]
+#[path = "../../crates/waypoint/src/header_fields.rs"]
+mod header_fields;
+#[allow(dead_code)]
 #[path = "../../crates/waypoint/src/messages.rs"]
 mod messages;
 #[allow(dead_code)]
@@ -28,6 +31,7 @@ use std::sync::Arc;
 use detect::{Spoken, spoken};
 use frames::{Frames, Look};
 use framing::{Ambiguity, Framing};
+use header_fields::Fields;
 use messages::Messages;
 
 /// What is found in these pieces, and in which request.
@@ -103,6 +107,10 @@ libfuzzer_sys::fuzz_target!(|input: (&[u8], u8, Vec<(u8, Vec<u8>)>, Option<u8>)|
             piece = &piece[some..];
         }
     }
+
+    let (mut whole, mut cut) = (Fields::default(), Fields::default());
+    let in_pieces = bytes.chunks(size).map(|piece| cut.begun(piece)).sum::<u32>();
+    assert_eq!((whole.begun(bytes), whole), (in_pieces, cut));
 
     let mut messages = Messages::default();
     let in_pieces = bytes.chunks(size).map(|piece| messages.begun(piece)).sum::<u64>();

@@ -32,6 +32,8 @@ pub(crate) const ACK: u8 = 0x1;
 pub const END_HEADERS: u8 = 0x4;
 /// Flag of DATA and HEADERS: some of the payload is padding.
 pub const PADDED: u8 = 0x8;
+/// Flag of HEADERS: a priority is in front of the fields.
+pub const PRIORITIZED: u8 = 0x20;
 
 /// Parameter of SETTINGS: the initial window of a stream, bytes.
 pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use leno_tunnel::calm::Calm;
 use leno_tunnel::frame::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Head, PADDED, PREFACE, Piece, Splitter,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Head, PADDED, PREFACE, PRIORITIZED, Piece, Splitter,
 };
 
+use crate::header_fields::Fields;
 use crate::pace::{Common, Pace};
 
 /// How many frames without use a client may send within ten seconds, besides those that it earns.
@@ -31,9 +32,12 @@ const MESSAGE: u32 = 5;
 /// Frames that are read before others of the thread have their turn: each costs about a microsecond, however short it is.
 const TURN: u32 = 64;
 
-/// Bytes of a head that cost a turn as much as a frame: each may stand for a field. Those of a head that is refused also count
-/// as frames without use.
-const HEAD_PER_FRAME: u32 = 64;
+/// Fields of a head that cost as much as a frame.
+const FIELDS: u32 = 4;
+
+/// Fields that a head may have. Each one more counts as a frame without use. Programs send some dozens; Envoy's usual limit is
+/// 100.
+const FIELDS_MOST: u32 = 256;
 
 /// Follows what a client sends.
 #[derive(Debug)]
@@ -59,12 +63,20 @@ pub(crate) struct Frames {
 struct Heads {
     /// The last request's stream. Later heads on it are trailers.
     stream: u32,
-    /// Whether one is being read, and whether it ends with the current frame.
-    open: Option<bool>,
-    /// Complete ones.
+    /// Whether one is being read, trailers among them.
+    open: bool,
+    /// Whether it ends with the current frame.
+    ends: bool,
+    /// Whether it is a request's first.
+    first: bool,
+    /// Bytes before the fields of the current frame: how much of it is padding, and its priority.
+    before: usize,
+    /// The place in it.
+    at: Fields,
+    /// Its fields so far.
+    fields: u32,
+    /// Requests whose heads are complete.
     complete: u32,
-    /// Their bytes.
-    bytes: u32,
 }
 
 /// What came of a connection's requests, for who follows its frames.
@@ -150,8 +162,13 @@ impl Frames {
         while let Some(piece) = self.splitter.next(bytes, &mut at) {
             let head = match piece {
                 Piece::Preface(_) => continue,
-                Piece::Payload(_, complete) => {
-                    self.heads.payload(complete);
+                Piece::Payload(range, complete) => {
+                    let fields = self.heads.payload(&bytes[range], complete);
+                    self.turn += fields / FIELDS;
+                    self.owed += fields.min(self.heads.fields.saturating_sub(FIELDS_MOST));
+                    if self.turn >= TURN {
+                        return Look::Turn(at);
+                    }
                     continue;
                 }
                 Piece::Head(head) => head,
@@ -165,7 +182,7 @@ impl Frames {
                 // How many requests there may be at once, and how large their heads are, has limits of its own.
                 HEADERS | CONTINUATION => {
                     self.heads.begin(head);
-                    (true, false, 1 + head.length / HEAD_PER_FRAME)
+                    (true, false, 1)
                 }
                 _ => (self.calm.spend(1), true, 1),
             };
@@ -184,16 +201,13 @@ impl Frames {
     /// Counts what came of the requests that were read before the break. Returns false if the client floods.
     fn settle(&mut self) -> bool {
         let given_up = self.requests.given_up.swap(0, Relaxed);
-        let Heads { complete, bytes, .. } = self.heads;
-        (self.heads.complete, self.heads.bytes) = (0, 0);
         // Most are malformed, or have a head that is too large.
-        let refused = complete.saturating_sub(self.requests.looked_at.swap(0, Relaxed));
+        let refused = std::mem::take(&mut self.heads.complete).saturating_sub(self.requests.looked_at.swap(0, Relaxed));
         if given_up == 0 && refused == 0 {
             return true;
         }
         let frames = given_up.saturating_add(refused).saturating_mul(GIVEN_UP);
-        let of_heads = if refused > 0 { bytes / HEAD_PER_FRAME } else { 0 };
-        self.owed = self.owed.saturating_add(frames).saturating_add(of_heads);
+        self.owed = self.owed.saturating_add(frames);
         self.calm.spend(frames)
     }
 
@@ -215,22 +229,32 @@ impl Frames {
 impl Heads {
     /// A frame begins that belongs to one.
     fn begin(&mut self, frame: Head) {
-        let ends = frame.has(END_HEADERS);
-        match (frame.kind, self.open) {
-            (HEADERS, _) if frame.stream > self.stream => (self.stream, self.open) = (frame.stream, Some(ends)),
-            (CONTINUATION, Some(_)) => self.open = Some(ends),
-            _ => return,
+        if frame.kind == HEADERS {
+            (self.open, self.first) = (true, frame.stream > self.stream);
+            self.stream = self.stream.max(frame.stream);
+            self.before = if frame.has(PADDED) { 1 } else { 0 } + if frame.has(PRIORITIZED) { 5 } else { 0 };
+            (self.at, self.fields) = (Fields::default(), 0);
         }
-        self.bytes = self.bytes.saturating_add(frame.length);
-        self.payload(frame.length == 0);
+        self.ends = frame.has(END_HEADERS);
+        if frame.length == 0 {
+            self.payload(&[], true);
+        }
     }
 
-    /// More of a frame has come.
-    fn payload(&mut self, complete: bool) {
-        if complete && self.open == Some(true) {
-            self.open = None;
-            self.complete += 1;
+    /// More of a frame has come, and whether that is all of it. Returns how many fields begin there.
+    fn payload(&mut self, bytes: &[u8], complete: bool) -> u32 {
+        if !self.open {
+            return 0;
         }
+        let before = self.before.min(bytes.len());
+        self.before -= before;
+        let begun = self.at.begun(&bytes[before..]);
+        self.fields = self.fields.saturating_add(begun);
+        if complete && self.ends {
+            self.open = false;
+            self.complete += u32::from(self.first);
+        }
+        begun
     }
 }
 

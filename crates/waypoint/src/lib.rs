@@ -25,7 +25,7 @@
 //!  client_body  bodies as clients send them; request_body: on their way to endpoints, and copies of them
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
 //!  framing     requests in HTTP/1.1 that may be read in two ways; frames: floods in HTTP/2, and
-//!              how fast they are taken (pace)
+//!              how fast they are taken (pace), and header_fields: how many fields a head has
 //!  report      what is told of a connection; failure: why it was not carried; open: those that are open
 //!  pressure    how much memory there is for all of this
 //!  series      the metrics of requests; messages: what is counted of their bodies
@@ -52,6 +52,7 @@ mod framing;
 mod gate;
 mod guard;
 mod guards;
+mod header_fields;
 mod http;
 mod http_pool;
 mod keys;
