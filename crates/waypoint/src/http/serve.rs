@@ -42,6 +42,10 @@ const LAST_CALL: Duration = Duration::from_secs(3);
 /// How much is buffered for a client that does not read, bytes per request.
 const SEND_BUFFER: usize = 64 << 10;
 
+/// Requests that may be reset before they are looked at, at a time. No more can come in one turn ([`crate::frames`]), and
+/// between turns all are looked at.
+const PENDING_RESETS: usize = 128;
+
 /// Serves requests until the client or the waypoint ends the connection.
 pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
     let gate = client.gate.clone();
@@ -54,6 +58,8 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
             .max_concurrent_streams(config.max_concurrent_requests)
+            // Clients may give up many at once. What that costs is bounded by who follows their frames.
+            .max_pending_accept_reset_streams(PENDING_RESETS)
             // For WebSockets (RFC 8441).
             .enable_connect_protocol()
             .max_header_list_size(u32::try_from(config.max_head).unwrap_or(u32::MAX));
