@@ -23,6 +23,9 @@ mod messages;
 #[path = "../../crates/waypoint/src/pace.rs"]
 mod pace;
 #[allow(dead_code)]
+#[path = "../../crates/waypoint/src/streams.rs"]
+mod streams;
+#[allow(dead_code)]
 #[path = "../../crates/waypoint/src/http/trace.rs"]
 mod trace;
 
@@ -33,6 +36,7 @@ use frames::{Frames, Look};
 use framing::{Ambiguity, Framing};
 use header_fields::Fields;
 use messages::Messages;
+use streams::{FirstSettings, Streams};
 
 /// What is found in these pieces, and in which request.
 fn look<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (u64, Option<Ambiguity>) {
@@ -107,6 +111,13 @@ libfuzzer_sys::fuzz_target!(|input: (&[u8], u8, Vec<(u8, Vec<u8>)>, Option<u8>)|
             piece = &piece[some..];
         }
     }
+
+    let most = |size: usize| {
+        let streams = Arc::new(Streams::new(100));
+        let mut first = FirstSettings::new(streams.clone());
+        (bytes.chunks(size).any(|piece| first.look(piece)), streams.most())
+    };
+    assert_eq!(most(bytes.len().max(1)), most(size));
 
     let (mut whole, mut cut) = (Fields::default(), Fields::default());
     let in_pieces = bytes.chunks(size).map(|piece| cut.begun(piece)).sum::<u32>();

@@ -16,7 +16,8 @@ pub const HEADERS: u8 = 1;
 pub(crate) const PRIORITY: u8 = 2;
 /// Type of a frame: the sudden end of a stream.
 pub const RST_STREAM: u8 = 3;
-pub(crate) const SETTINGS: u8 = 4;
+/// Type of a frame: what a peer can do and wants.
+pub const SETTINGS: u8 = 4;
 pub(crate) const PUSH_PROMISE: u8 = 5;
 pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;

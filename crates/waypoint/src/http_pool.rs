@@ -12,11 +12,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use leno_model::{Mesh, TunnelProtocol, WorkloadUid};
 use leno_policy::Route;
+use leno_tunnel::timers;
 use parking_lot::Mutex;
 
 use crate::balance::{Counted, InFlight, Shared};
+use crate::failure::Failure;
 use crate::request_body::RequestBody;
 use crate::stream::Stream;
+use crate::streams::Streams;
 use crate::timer::{FirstCorked, Timer};
 use crate::wire::Wire;
 
@@ -93,8 +96,11 @@ impl Sender {
     }
 }
 
-/// HTTP/2 requests on one connection before another is opened.
+/// HTTP/2 requests on one connection before another is opened. An endpoint may say fewer.
 const STREAMS: usize = 100;
+
+/// How long an endpoint may take to say so. A request that did not wait might have to wait for others to end.
+const SETTINGS: Duration = Duration::from_secs(1);
 
 /// An HTTP/2 connection gets no more requests when so many were given up, and they are more than half of all. Each is a
 /// stream reset, for too many of which servers end a connection with all that is on it, other clients' requests as well:
@@ -139,8 +145,16 @@ struct Place {
     idle: Vec<Idle>,
     shared: Vec<(http2::SendRequest<RequestBody>, Arc<Use>)>,
     terms: Terms,
-    /// Held while an HTTP/2 connection is made: others wait for it instead of making their own.
-    making: Arc<tokio::sync::Mutex<()>>,
+    making: Arc<Making>,
+}
+
+/// How HTTP/2 connections to an endpoint are made: one at a time.
+#[derive(Default)]
+struct Making {
+    /// Held while one is made: others wait for it instead of making their own.
+    turn: tokio::sync::Mutex<()>,
+    /// How many could not be made, and why the last one.
+    failed: Mutex<(u64, Option<Failure>)>,
 }
 
 /// An HTTP/1.1 connection without a request.
@@ -157,6 +171,7 @@ struct Use {
     uses: AtomicU32,
     /// Requests whose answers were not waited for.
     given_up: AtomicU32,
+    streams: Arc<Streams>,
     _counted: Option<Counted>,
     /// When the last request ended.
     since: Mutex<Instant>,
@@ -277,10 +292,11 @@ impl HttpPool {
             }
             Kind::Http2 => {
                 place.shared.retain(|(sender, shared)| !sender.is_closed() && !shared.is_spent(terms));
-                let (sender, shared) = place.shared.iter().min_by_key(|(_, shared)| shared.active.load(Relaxed))?;
-                if shared.active.load(Relaxed) >= streams {
-                    return None;
-                }
+                let active = |shared: &Use| shared.active.load(Relaxed);
+                let has_room =
+                    |shared: &Use| streams == usize::MAX || active(shared) < shared.streams.most().min(streams);
+                let free = place.shared.iter().filter(|(_, shared)| has_room(shared));
+                let (sender, shared) = free.min_by_key(|(_, shared)| active(shared))?;
                 shared.active.fetch_add(1, Relaxed);
                 shared.uses.fetch_add(1, Relaxed);
                 leased(Sender::Http2(sender.clone()), Some(shared.clone()), 0, None)
@@ -307,24 +323,36 @@ impl HttpPool {
     }
 
     /// A connection for `key`: one that is kept, or else a new one over what `open` connects.
-    pub(crate) async fn lease<E: From<HandshakeError>>(
+    pub(crate) async fn lease(
         &self,
         key: &UpstreamKey,
         new: New,
-        open: impl AsyncFnOnce() -> Result<Stream, E>,
-    ) -> Result<Leased, E> {
+        open: impl AsyncFnOnce() -> Result<Stream, Failure>,
+    ) -> Result<Leased, Lack> {
         if let Some(kept) = self.kept(key) {
             return Ok(kept);
         }
-        match key.kind {
-            Kind::Http1 => self.make(key, new, open().await?).await.map_err(E::from),
-            Kind::Http2 => {
-                let making = self.places.lock().entry(key.clone()).or_default().making.clone();
-                let _making = making.lock().await;
-                if let Some(kept) = self.kept(key) {
-                    return Ok(kept);
-                }
-                self.make(key, new, open().await?).await.map_err(E::from)
+        if key.kind == Kind::Http1 {
+            return Ok(self.make(key, new, open().await?).await?);
+        }
+        let making = self.places.lock().entry(key.clone()).or_default().making.clone();
+        let failed = making.failed.lock().0;
+        let _turn = making.turn.lock().await;
+        if let Some(kept) = self.kept(key) {
+            return Ok(kept);
+        }
+        // Whoever waited for an endpoint that does not answer has waited long enough.
+        if let (now, Some(failure)) = &*making.failed.lock()
+            && *now != failed
+        {
+            return Err(failure.clone().into());
+        }
+        match open().await {
+            Ok(stream) => Ok(self.make(key, new, stream).await?),
+            Err(failure) => {
+                let mut failed = making.failed.lock();
+                *failed = (failed.0 + 1, Some(failure.clone()));
+                Err(failure.into())
             }
         }
     }
@@ -366,7 +394,8 @@ impl HttpPool {
                 leased.sender = Some(Sender::Http1(sender));
             }
             Kind::Http2 => {
-                let (wire, cork) = wire.corked();
+                let streams = Arc::new(Streams::new(STREAMS));
+                let (wire, cork) = wire.to_endpoint(streams.clone()).corked();
                 let mut builder = http2::Builder::new(FirstCorked::new(cork));
                 builder
                     .timer(Timer)
@@ -380,10 +409,12 @@ impl HttpPool {
                         tracing::debug!(%error, "an HTTP/2 connection to an endpoint ended with an error");
                     }
                 });
+                let _ = timers::timeout(SETTINGS, streams.told()).await;
                 let shared = Arc::new(Use {
                     active: AtomicUsize::new(1),
                     uses: AtomicU32::new(1),
                     given_up: AtomicU32::default(),
+                    streams,
                     _counted: leased.counted.take(),
                     since: Mutex::new(Instant::now()),
                 });
@@ -428,6 +459,24 @@ impl HttpPool {
     }
 }
 
+/// Why a connection could not be had.
+pub(crate) enum Lack {
+    Failure(Failure),
+    Handshake(HandshakeError),
+}
+
+impl From<Failure> for Lack {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<HandshakeError> for Lack {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
 /// HTTP could not be started on a connection that stands.
 #[derive(Debug, thiserror::Error)]
 #[error("HTTP can't be started on a connection to an endpoint: {0}")]
@@ -449,3 +498,7 @@ impl Leased {
         self.sender.as_mut().filter(|sender| !sender.is_closed())
     }
 }
+
+#[cfg(test)]
+#[path = "http_pool_tests.rs"]
+mod tests;

@@ -21,7 +21,7 @@
 //!  routes      the routes of services, compiled; guards: their policies; guard: what those are asked
 //!  balance     endpoints of services: what is known of each, and which takes the next request
 //!  upstream    how endpoints are reached
-//!  http_pool   HTTP connections to endpoints, over what was reached (stream)
+//!  http_pool   HTTP connections to endpoints, over what was reached (stream); streams: how many requests one takes
 //!  client_body  bodies as clients send them; request_body: on their way to endpoints, and copies of them
 //!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
 //!  framing     requests in HTTP/1.1 that may be read in two ways; frames: floods in HTTP/2, and
@@ -69,6 +69,7 @@ mod request_body;
 mod routes;
 mod series;
 mod stream;
+mod streams;
 mod timer;
 mod tunnels;
 mod upstream;

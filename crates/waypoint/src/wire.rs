@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use leno_tunnel::{TunnelStream, timers};
 use tokio::io::AsyncWriteExt;
@@ -21,6 +21,7 @@ use crate::cork::Cork;
 use crate::frames::{Frames, Look, Requests};
 use crate::framing::{Doubt, Framing};
 use crate::pace::{Common, PAUSE};
+use crate::streams::{FirstSettings, Streams};
 
 /// How long the peer of a connection that this side has ended may take to end its half. A stream that is dropped before
 /// is reset, and the reset may overtake what was sent last.
@@ -60,6 +61,8 @@ enum Watch {
     Framing(Box<Framing>),
     /// Floods of HTTP/2 frames.
     Frames(Box<Frames>),
+    /// An endpoint's SETTINGS.
+    Settings(Box<FirstSettings>),
 }
 
 /// What a connection tells those who watch it, and they tell it.
@@ -128,6 +131,12 @@ impl Wire {
         self
     }
 
+    /// To an endpoint that speaks HTTP/2.
+    pub(crate) fn to_endpoint(mut self, streams: Arc<Streams>) -> Self {
+        self.watch = Watch::Settings(Box::new(FirstSettings::new(streams)));
+        self
+    }
+
     /// Waits while the client has sent more than it may.
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -143,6 +152,21 @@ impl Wire {
         }
     }
 
+    /// Reads what may be an endpoint's SETTINGS from TCP.
+    fn poll_settings(&mut self, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        let mut bytes = [0; 256];
+        let most = bytes.len().min(buf.remaining());
+        let mut read = ReadBuf::new(&mut bytes[..most]);
+        ready!(match self.parts()? {
+            Inner::Tcp(stream) => Pin::new(stream).poll_read(cx, read.unfilled()),
+            Inner::Corked(stream, _) => Pin::new(stream).poll_read(cx, read.unfilled()),
+            Inner::Tunnel(_) => return Poll::Ready(Ok(())),
+        })?;
+        self.note(read.filled())?;
+        buf.put_slice(read.filled());
+        Poll::Ready(Ok(()))
+    }
+
     /// Others have their turn, and the library does what it has read.
     fn rest(&mut self) {
         if let Watch::Frames(frames) = &mut self.watch {
@@ -155,6 +179,11 @@ impl Wire {
         let mut length = bytes.len();
         match &mut self.watch {
             Watch::Nothing => {}
+            Watch::Settings(settings) => {
+                if settings.look(bytes) {
+                    self.watch = Watch::Nothing;
+                }
+            }
             Watch::Framing(framing) => {
                 self.read += length;
                 if let Some(signs) = &self.signs {
@@ -197,6 +226,9 @@ impl Read for Wire {
             self.rest();
             cx.waker().wake_by_ref();
             return Poll::Pending;
+        }
+        if matches!((&self.watch, &self.inner), (Watch::Settings(_), Some(Inner::Tcp(_) | Inner::Corked(..)))) {
+            return self.poll_settings(cx, buf);
         }
         let polled = match self.parts()? {
             Inner::Tcp(stream) => return Pin::new(stream).poll_read(cx, buf),

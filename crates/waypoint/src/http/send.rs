@@ -1,5 +1,6 @@
 //! A request is sent to one endpoint after the other, until one has it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -16,7 +17,7 @@ use super::head::Asks;
 use super::refusal::{Flag, Refusal};
 use crate::balance::{Limit, Seat, Tried, Wish, hash};
 use crate::failure::Failure;
-use crate::http_pool::{HandshakeError, Kind, Leased, New, Terms, UpstreamKey};
+use crate::http_pool::{Kind, Lack, Leased, New, Terms, UpstreamKey};
 use crate::request_body::RequestBody;
 use crate::upstream::{self, Caller, Next, Plan, Room};
 
@@ -48,18 +49,6 @@ pub(super) struct To<'a> {
     pub(super) repeatable: bool,
     /// The number of the endpoint at which its session is.
     pub(super) held: Option<u64>,
-}
-
-/// Why a connection could not be had.
-enum Lack {
-    Failure(Failure),
-    Handshake(HandshakeError),
-}
-
-impl From<HandshakeError> for Lack {
-    fn from(error: HandshakeError) -> Self {
-        Self::Handshake(error)
-    }
 }
 
 /// Attempts after the first, where a route names none.
@@ -175,7 +164,24 @@ pub(super) async fn send(
     told: Told<'_>,
 ) -> Result<(Response<Incoming>, Leased), Refusal> {
     let plan = upstream::plan(&client.gate, client.lane(), &to.view.mesh, &to.view.own, to.target)?;
-    send_by(&plan, client, to, request, kind, told).await
+    let mut pending = Some(request);
+    let refusal = match by_plan(&plan, client, to, &mut pending, kind, told).await {
+        Err(refusal) if pending.is_some() => refusal,
+        sent => return sent,
+    };
+    // Its endpoints may have been replaced since the request came.
+    let Some((mesh, own)) = client.gate.own.now().filter(|(mesh, _)| !Arc::ptr_eq(mesh, &to.view.mesh)) else {
+        return Err(refusal);
+    };
+    let target = match to.target {
+        WaypointTarget::Service { service, port, address } => mesh
+            .service(&service.id)
+            .map(|service| WaypointTarget::Service { service: service.clone(), port: *port, address: *address }),
+        WaypointTarget::Pod { .. } => None,
+    };
+    let Some(target) = target else { return Err(refusal) };
+    let plan = upstream::plan(&client.gate, client.lane(), &mesh, &own, &target)?;
+    by_plan(&plan, client, to, &mut pending, kind, told).await
 }
 
 /// As [`send`], by a plan of its own.
@@ -187,14 +193,28 @@ pub(super) async fn send_by(
     kind: Kind,
     told: Told<'_>,
 ) -> Result<(Response<Incoming>, Leased), Refusal> {
+    by_plan(plan, client, to, &mut Some(request), kind, told).await
+}
+
+/// Sends a pending request by a plan. It is still pending after a failure if another endpoint may be asked.
+async fn by_plan(
+    plan: &Plan,
+    client: &Client,
+    to: &To<'_>,
+    pending: &mut Option<Request<RequestBody>>,
+    kind: Kind,
+    told: Told<'_>,
+) -> Result<(Response<Incoming>, Leased), Refusal> {
     let (mut tried, mut last) = (Tried::default(), None);
-    let hash = plan.hash_of().and_then(|of| hash::of(of, request.uri(), request.headers(), client.address().ip()));
-    let mut pending = Some(request);
+    let hash = plan
+        .hash_of()
+        .zip(pending.as_ref())
+        .and_then(|(of, request)| hash::of(of, request.uri(), request.headers(), client.address().ip()));
     let by = Wish { held: to.held, hash };
     while let Some(mut next) = plan.next(&client.gate, &mut tried, Limit::Requests, by).map_err(Failure::from)? {
         told(next.route);
         to.seat.sit(next.in_flight.take());
-        let asked = ask(client, to, &next, kind, &mut pending).await;
+        let asked = ask(client, to, &next, kind, pending).await;
         let mut in_flight = to.seat.leave();
         match asked {
             Ok((response, mut leased)) => {
@@ -216,6 +236,7 @@ pub(super) async fn send_by(
                     }
                 }
                 if pending.is_none() || !again {
+                    *pending = None;
                     return Err(refusal);
                 }
                 tracing::debug!(reason = %refusal.reason, "an endpoint could not be asked; trying another");
@@ -249,6 +270,12 @@ async fn ask(
     let most = if key.is_shared() { SHARED_LOST_MOST } else { 1 };
     let mut lost = 0;
     loop {
+        if lost > 0
+            && let Some((mesh, _)) = client.gate.own.now()
+            && key.is_obsolete(&mesh)
+        {
+            return Err(Unanswered { refusal: broken(&"the endpoint is gone"), again: true });
+        }
         let fresh = lost >= most;
         let kept = if fresh { None } else { lane.http.kept(&key) };
         let leased = match kept {
@@ -318,7 +345,7 @@ async fn connected(
     fresh: bool,
 ) -> Result<Leased, Lack> {
     let (gate, lane) = (&client.gate, client.lane());
-    let connect = async || upstream::open(gate, lane, caller, next.route, next.others).await.map_err(Lack::Failure);
+    let connect = async || upstream::open(gate, lane, caller, next.route, next.others).await;
     let (mut terms, mut counted, mut pending) = (Terms::default(), None, None);
     if let Some(of) = next.of {
         terms = Terms { idle: of.rules.idle_timeout, uses: of.rules.max_requests_per_connection };

@@ -13,12 +13,12 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::AppProtocol;
-use leno_testkit::frames::kind;
+use leno_testkit::frames::{Frames, kind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::support::{Mesh, server, soon};
+use crate::support::{Mesh, VIP, server, soon};
 
 type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
@@ -181,6 +181,67 @@ async fn requests_that_are_given_up_do_not_wear_out_what_others_share() {
     assert_eq!(soon("an answer", ask("/")).await.unwrap(), 200);
     let connections = connections.load(Ordering::Relaxed);
     assert!((3..=4).contains(&connections), "{connections}");
+}
+
+/// Answers `/`, and nothing else. Bears two requests at a time on a connection. Counts connections.
+async fn bearing_two(connections: Arc<AtomicU32>) -> SocketAddr {
+    server(move |stream| {
+        connections.fetch_add(1, Ordering::Relaxed);
+        async move {
+            let service = service_fn(|request: Request<Incoming>| async move {
+                if request.uri().path() != "/" {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
+            });
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.max_concurrent_streams(2);
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_an_endpoints_connection_does_not_bear_go_on_another() {
+    let connections = Arc::<AtomicU32>::default();
+    let mesh = Mesh::new().await;
+    mesh.service(AppProtocol::Http2, &[bearing_two(connections.clone()).await]).await;
+    let sender = connect(mesh.bridged().await).await;
+    let ask = |path: &'static str| {
+        let mut sender = sender.clone();
+        tokio::spawn(async move { sender.send_request(post(path, "x")).await.unwrap().status() })
+    };
+    let waiting: Vec<_> = (0..5).map(|_| ask("/never")).collect();
+    assert_eq!(soon("an answer", ask("/")).await.unwrap(), 200);
+    assert_eq!(connections.load(Ordering::Relaxed), 3);
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_may_give_up_a_hundred_requests_at_once() {
+    let mesh = Mesh::new().await;
+    mesh.service(AppProtocol::Http2, &[bearing_two(Arc::default()).await]).await;
+    let tunnel = mesh.client().open(&format!("{VIP}:80")).await.unwrap();
+    let mut frames = Frames::start(tunnel).await.unwrap();
+    // GET or POST `http://web/`, by the static table (RFC 7541 appendix A).
+    let request = |method: u8| [method, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
+    for stream in (1..200).step_by(2) {
+        frames.queue(kind::HEADERS, 4, stream, &request(0x83));
+        frames.queue_reset(stream);
+    }
+    frames.queue(kind::HEADERS, 5, 201, &request(0x82));
+    frames.flush().await.unwrap();
+    let answer = async {
+        loop {
+            let frame = frames.next().await.expect("the connection goes on");
+            assert_ne!(frame.kind, kind::GOAWAY);
+            if frame.kind == kind::HEADERS && frame.stream == 201 {
+                return;
+            }
+        }
+    };
+    soon("an answer", answer).await;
 }
 
 /// Answers the first requests of its first connection, and says of the others there that it has not looked at them, as
