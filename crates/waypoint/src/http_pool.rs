@@ -395,7 +395,7 @@ impl HttpPool {
             }
             Kind::Http2 => {
                 let streams = Arc::new(Streams::new(STREAMS));
-                let (wire, cork) = wire.to_endpoint(streams.clone()).corked();
+                let (wire, cork) = wire.endpoint(streams.clone()).corked();
                 let mut builder = http2::Builder::new(FirstCorked::new(cork));
                 builder
                     .timer(Timer)

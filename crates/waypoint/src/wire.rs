@@ -132,7 +132,7 @@ impl Wire {
     }
 
     /// To an endpoint that speaks HTTP/2.
-    pub(crate) fn to_endpoint(mut self, streams: Arc<Streams>) -> Self {
+    pub(crate) fn endpoint(mut self, streams: Arc<Streams>) -> Self {
         self.watch = Watch::Settings(Box::new(FirstSettings::new(streams)));
         self
     }
