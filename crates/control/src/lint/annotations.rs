@@ -8,7 +8,7 @@ use leno_objects::{
 /// What the annotations of Leno begin with.
 const OURS: &str = "leno.mesh/";
 
-const USERS_OF_WAYPOINTS: &[Kind] = &[Kind::Gateway, Kind::Namespace, Kind::Service];
+const USERS_OF_WAYPOINTS: &[Kind] = &[Kind::Gateway, Kind::Namespace, Kind::Service, Kind::Pod];
 const WAYPOINTS: &[Kind] = &[Kind::Gateway];
 const ROUTES: &[Kind] = &[Kind::HTTPRoute, Kind::GRPCRoute];
 
@@ -24,14 +24,23 @@ const KNOWN: [(&str, &[Kind]); 8] = [
     (RATE_LIMIT_BURST, ROUTES),
 ];
 
-/// The objects that people annotate. On pods there are annotations of the mesh's own.
+/// The objects that people annotate. Where there are pods' annotations, there may be those of the mesh's own among them.
 pub(super) fn objects(store: &ObjectStore) -> impl Iterator<Item = (Kind, &ObjectMeta)> {
     let namespaces = store.namespaces().map(|object| (Kind::Namespace, &object.metadata));
     let services = store.services().map(|object| (Kind::Service, &object.metadata));
     let gateways = store.gateways().map(|object| (Kind::Gateway, &object.metadata));
     let http = store.http_routes().map(|object| (Kind::HTTPRoute, &object.metadata));
     let grpc = store.grpc_routes().map(|object| (Kind::GRPCRoute, &object.metadata));
-    namespaces.chain(services).chain(gateways).chain(http).chain(grpc)
+    let tcp = store.tcp_routes().map(|object| (Kind::TCPRoute, &object.metadata));
+    let tls = store.tls_routes().map(|object| (Kind::TLSRoute, &object.metadata));
+    let virtuals = store.virtual_services().map(|object| (Kind::VirtualService, &object.metadata));
+    let destinations = store.destination_rules().map(|object| (Kind::DestinationRule, &object.metadata));
+    let policies = store.authorization_policies().map(|object| (Kind::AuthorizationPolicy, &object.metadata));
+    let deployments = store.deployments().map(|object| (Kind::Deployment, &object.metadata));
+    let templates = store.deployments().map(|object| (Kind::Pod, &object.spec.template.metadata));
+    let pods = store.pods().map(|object| (Kind::Pod, &object.metadata));
+    let mesh = namespaces.chain(services).chain(gateways).chain(pods).chain(deployments).chain(templates);
+    mesh.chain(http).chain(grpc).chain(tcp).chain(tls).chain(virtuals).chain(destinations).chain(policies)
 }
 
 /// What is wrong with the annotations of an object.
@@ -39,12 +48,17 @@ pub(super) fn of(kind: Kind, metadata: &ObjectMeta) -> Vec<String> {
     let ours = metadata.annotations.keys().filter(|name| name.starts_with(OURS));
     let wrong = |name: &str| match KNOWN.iter().find(|(known, _)| *known == name) {
         Some((_, kinds)) if kinds.contains(&kind) => None,
+        // Their own translation says so.
+        Some(_) if [Kind::TCPRoute, Kind::TLSRoute].contains(&kind) => None,
         Some((_, kinds)) => {
             let kinds = kinds.iter().map(Kind::to_string).collect::<Vec<_>>().join(" or ");
             Some(format!("annotation {name} means nothing on a {kind}; it is for a {kinds}"))
         }
         None => {
             let meant = did_you_mean(name, KNOWN.iter().map(|(known, _)| *known));
+            if kind == Kind::Pod && meant.is_none() {
+                return None;
+            }
             let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
             Some(format!("annotation {name} means nothing to this version of Leno{hint}"))
         }
@@ -80,6 +94,13 @@ mod tests {
         );
         let said = found(Kind::Service, "leno.mesh/waypoint-replicas");
         assert_eq!(said, "annotation leno.mesh/waypoint-replicas means nothing on a Service; it is for a Gateway");
+        let said = found(Kind::VirtualService, "leno.mesh/rate-limit");
+        assert_eq!(
+            said,
+            "annotation leno.mesh/rate-limit means nothing on a VirtualService; it is for a HTTPRoute or GRPCRoute"
+        );
+        assert_eq!(found(Kind::Pod, "leno.mesh/root-certificates"), "", "it is the mesh's own");
+        assert!(found(Kind::Pod, "leno.mesh/waypoint-bypas").contains("did you mean"));
         let said = found(Kind::Gateway, "leno.mesh/banana");
         assert_eq!(said, "annotation leno.mesh/banana means nothing to this version of Leno");
     }

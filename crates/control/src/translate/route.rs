@@ -4,7 +4,7 @@
 //! backend that can't be used does not count as such; requests that would go there are answered with status 500, and
 //! connections refused, as the Gateway API has it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::UNIX_EPOCH;
 
 use leno_model::http::{BackendTarget, Parent, Route, RouteKind, RouteName, Rule};
@@ -270,34 +270,48 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
     if !source.kind().is_of_requests() && !matches!(rate, Ok(None)) {
         out.warnings.push(format!("annotation {RATE_LIMIT} has no effect on a {}: it counts requests", source.kind()));
     }
-    let mut problems = Vec::new();
+    // Mistakes by the rule that they are in, and the places of the rules that were understood.
+    let (mut problems, mut places) = (BTreeMap::new(), Vec::new());
     for (index, rule) in source.rules(&mut refs).into_iter().enumerate() {
         match rule {
-            Ok(rule) => route.rules.push(Rule { rate: rate.as_ref().ok().copied().flatten(), ..rule }),
-            Err(problem) => problems.push((index, problem)),
+            Ok(rule) => {
+                route.rules.push(Rule { rate: rate.as_ref().ok().copied().flatten(), ..rule });
+                places.push(index);
+            }
+            Err(problem) => {
+                problems.insert(index, vec![problem]);
+            }
         }
     }
-    // Whether some of its rules could be followed, if others can't.
-    let mut partly = !route.rules.is_empty() && !problems.is_empty();
-    let refused = match source.not_understood() {
-        [] if problems.is_empty() => leno_policy::http::check(&route).err().map(|problems| {
-            let wrong: BTreeSet<usize> = problems.iter().map(|(index, _)| *index).collect();
-            partly = wrong.len() < route.rules.len();
-            refusal(&problems)
-        }),
-        [] => {
-            let texts: Vec<String> =
-                problems.iter().map(|(index, problem)| format!("spec.rules[{index}]: {problem}")).collect();
-            Some(("UnsupportedValue", texts.join("; ")))
+    let (mut reason, count) = ("UnsupportedValue", places.len() + problems.len());
+    if source.not_understood().is_empty()
+        && let Err(unfit) = leno_policy::http::check(&route)
+    {
+        if problems.is_empty() {
+            reason = reason_for(&unfit);
         }
+        for (index, error) in unfit {
+            problems.entry(places.get(index).copied().unwrap_or(index)).or_default().push(error.to_string());
+        }
+    }
+    let mut texts = Vec::new();
+    let bad_rate = rate.err().filter(|_| source.kind().is_of_requests());
+    // Whether some of its rules could be followed, if others can't.
+    let partly = match source.not_understood() {
+        [] => !problems.is_empty() && problems.len() < count && bad_rate.is_none(),
         missing => {
-            partly = false;
-            Some(("UnsupportedValue", format!("not understood by this version of Leno: {}", missing.join("; "))))
+            texts.push(format!("not understood by this version of Leno: {}", missing.join("; ")));
+            false
         }
     };
-    let bad_rate = rate.err().filter(|_| source.kind().is_of_requests());
-    partly &= bad_rate.is_none();
-    let refused = bad_rate.map(|problem| ("UnsupportedValue", problem)).or(refused);
+    if let Some(problem) = bad_rate {
+        reason = "UnsupportedValue";
+        texts.push(problem);
+    }
+    for (index, problems) in problems {
+        texts.extend(problems.into_iter().map(|problem| format!("spec.rules[{index}]: {problem}")));
+    }
+    let refused = (!texts.is_empty()).then(|| (reason, texts.join("; ")));
     let resolved = match refs.problems.split_first() {
         None => Condition::new("ResolvedRefs", true, "ResolvedRefs", "all references lead to something"),
         Some(((reason, first), rest)) => {
@@ -365,14 +379,12 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
     out
 }
 
-fn refusal(problems: &[(usize, RuleError)]) -> (&'static str, String) {
-    let reason = if problems.iter().all(|(_, error)| matches!(error, RuleError::TwoTargets)) {
+fn reason_for(problems: &[(usize, RuleError)]) -> &'static str {
+    if problems.iter().all(|(_, error)| matches!(error, RuleError::TwoTargets)) {
         "IncompatibleFilters"
     } else {
         "UnsupportedValue"
-    };
-    let texts: Vec<String> = problems.iter().map(|(index, error)| format!("spec.rules[{index}]: {error}")).collect();
-    (reason, texts.join("; "))
+    }
 }
 
 /// The parent in the mesh, and a message; or the reason why the route can't belong to it.
