@@ -111,6 +111,10 @@ async fn play(
             ready = true;
             late = None;
         }
+        // There is no state before it that could stay.
+        if !ready && !now.refused.is_empty() && now.pods.is_empty() {
+            return Err(Error::Manifest(now.refused));
+        }
         tokio::select! {
             event = events.recv() => match event {
                 Ok(event) => progress.event(&event),
