@@ -22,7 +22,7 @@ use crate::http::{self as requests, Client};
 use crate::pass;
 use crate::pass::Reached;
 use crate::report::Report;
-use crate::wire::Wire;
+use crate::wire::{Wire, leave};
 
 /// Answers one request for a connection, and carries it to its end.
 pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: InboundConnect) {
@@ -115,20 +115,24 @@ async fn declared_http(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, mut
         let mut heard = first;
         loop {
             match heard {
-                Heard::Bytes(Spoken::Http2) => return Some(true),
+                Heard::Bytes(Spoken::Http2) => return Ok(Some(true)),
                 Heard::Bytes(Spoken::Unclear) => heard = hear(&mut stream).await,
                 // RFC 9113 §3.4. The client may know nothing but HTTP/2, to which any answer in HTTP/1.1 is noise.
-                Heard::Bytes(Spoken::Other) if is_http2 => return None,
-                Heard::Bytes(_) => return Some(false),
-                Heard::End => return None,
+                Heard::Bytes(Spoken::Other) if is_http2 => return Err(Failure::NotHttp2),
+                Heard::Bytes(_) => return Ok(Some(false)),
+                Heard::End => return Ok(None),
             }
         }
     };
     match timers::timeout(gate.config.head_timeout, rest).await {
-        Ok(Some(http2)) => {
+        Ok(Ok(Some(http2))) => {
             requests::serve(Client::new(gate, tunnel, asked, report), Wire::tunnel(stream), http2).await;
         }
-        Ok(None) => {}
+        Ok(Ok(None)) => {}
+        Ok(Err(failure)) => {
+            report.failed(&failure);
+            leave(stream, None);
+        }
         Err(_) => report.failed(&Failure::SlowHead(gate.config.head_timeout)),
     }
 }

@@ -58,6 +58,10 @@ pub(crate) enum Failure {
     TooManyTunnels { address: SocketAddr, most: usize },
     #[error("the head of a request took longer than {0:?} (LENO_HEAD_TIMEOUT)")]
     SlowHead(Duration),
+    #[error(
+        "the client does not speak HTTP/2, which is declared for the Service's port (appProtocol, or the port's name)"
+    )]
+    NotHttp2,
     #[error(transparent)]
     Overflow(#[from] Overflow),
     #[error("the waypoint is shutting down")]

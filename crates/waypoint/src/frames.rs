@@ -4,7 +4,7 @@
 //! WINDOW_UPDATEs, PRIORITYs and kinds that it does not know it answers or skips without end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use leno_tunnel::calm::Calm;
 use leno_tunnel::frame::{
@@ -84,6 +84,7 @@ struct Heads {
 pub(crate) struct Requests {
     looked_at: AtomicU32,
     given_up: AtomicU32,
+    broken: AtomicBool,
 }
 
 impl Requests {
@@ -96,6 +97,11 @@ impl Requests {
     /// wrong.
     pub(crate) fn given_up(&self) {
         self.given_up.fetch_add(1, Relaxed);
+    }
+
+    /// The client has broken the protocol, and may have been told.
+    pub(crate) fn broken(&self) {
+        self.broken.store(true, Relaxed);
     }
 }
 
@@ -209,6 +215,11 @@ impl Frames {
         let frames = given_up.saturating_add(refused).saturating_mul(GIVEN_UP);
         self.owed = self.owed.saturating_add(frames);
         self.calm.spend(frames)
+    }
+
+    /// Whether the connection ends because of what the client did, which it should hear before it is cut.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.flooded || self.requests.broken.load(Relaxed)
     }
 
     /// The frame that tells a client why its connection ends, if it has flooded it and can be told.

@@ -27,7 +27,7 @@ use crate::streams::{FirstSettings, Streams};
 /// is reset, and the reset may overtake what was sent last.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How long a client that floods may take to hear of it.
+/// How long a client may take to hear why its HTTP/2 connection ends.
 const HEED: Duration = Duration::from_millis(500);
 
 /// Bytes that are read before others of the thread have their turn. For frames of HTTP/2 there is another limit
@@ -302,14 +302,10 @@ impl Drop for Wire {
         let Some(Inner::Tunnel(mut stream)) = self.inner.take() else { return };
         let has_runtime = tokio::runtime::Handle::try_current().is_ok();
         if let (Watch::Frames(frames), true) = (&self.watch, has_runtime)
-            && let Some(farewell) = frames.farewell()
+            && frames.is_broken()
         {
-            tokio::spawn(timers::timeout(LINGER, async move {
-                if stream.write_all(&farewell).await.is_ok() && poll_fn(|cx| stream.poll_finished(cx)).await.is_ok() {
-                    // Nothing that it sends is read any more.
-                    timers::sleep(HEED).await;
-                }
-            }));
+            // What is missing of a response shows in HTTP/2 itself.
+            leave(stream, frames.farewell());
             return;
         }
         let complete = stream.has_finished() || self.signs.as_ref().is_some_and(|signs| signs.complete.load(Relaxed));
@@ -325,6 +321,20 @@ impl Drop for Wire {
             }
         }));
     }
+}
+
+/// Ends a connection whose client has broken the protocol, with what it is told last. Nothing that it sends is read any more.
+pub(crate) fn leave(mut stream: TunnelStream, farewell: Option<[u8; 17]>) {
+    tokio::spawn(timers::timeout(LINGER, async move {
+        if let Some(farewell) = farewell
+            && stream.write_all(&farewell).await.is_err()
+        {
+            return;
+        }
+        if poll_fn(|cx| stream.poll_finished(cx)).await.is_ok() {
+            timers::sleep(HEED).await;
+        }
+    }));
 }
 
 /// Writes all of `bytes` to a TCP connection.

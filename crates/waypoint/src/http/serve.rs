@@ -73,7 +73,11 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
         let (wire, cork) = wire.http2(client.requests.clone(), client.lane().pace.clone()).corked();
         let connection = pin!(builder.serve_connection(wire, service));
         let turns = Turns { slow: None, cork, last_call: None };
-        until_end(&client, connection, |connection| connection.graceful_shutdown(), turns).await
+        let ended = until_end(&client, connection, |connection| connection.graceful_shutdown(), turns).await;
+        if matches!(ended, Ended::Broken(_)) {
+            client.requests.broken();
+        }
+        ended
     } else {
         let mut builder = http1::Builder::new();
         // Not `pipeline_flush`: with it, the answer to what is not HTTP stays unsent.
