@@ -23,6 +23,9 @@ const GIVEN_UP: u32 = 8;
 /// The error code for floods (RFC 9113 §7).
 const ENHANCE_YOUR_CALM: u32 = 11;
 
+/// After a request that is given up, so many others are begun only after the frames that came with them.
+const DOUBTFUL: u32 = 256;
+
 /// Fewer bytes than this, written at once, may be nothing but answers to frames without use.
 const ANSWER: usize = 64;
 
@@ -31,6 +34,9 @@ const MESSAGE: u32 = 5;
 
 /// Frames that are read before others of the thread have their turn: each costs about a microsecond, however short it is.
 const TURN: u32 = 64;
+
+/// A request costs a turn as much as this many frames, whatever becomes of it.
+const REQUEST: u32 = 8;
 
 /// Fields of a head that cost as much as a frame.
 const FIELDS: u32 = 4;
@@ -85,12 +91,25 @@ pub(crate) struct Requests {
     looked_at: AtomicU32,
     given_up: AtomicU32,
     broken: AtomicBool,
+    /// How many of the next requests may be given up as others were.
+    doubtful: AtomicU32,
 }
 
 impl Requests {
-    /// The library has not refused a request.
-    pub(crate) fn looked_at(&self) {
+    /// The library has not refused a request. Returns whether it is in doubt that its client waits for the response.
+    pub(crate) fn looked_at(&self) -> bool {
         self.looked_at.fetch_add(1, Relaxed);
+        let doubtful = self.doubtful.load(Relaxed);
+        self.doubtful.store(doubtful.saturating_sub(1), Relaxed);
+        doubtful > 0
+    }
+
+    /// Waits for the frames that came with a request: one that is reset by them is not even begun. An endpoint would count
+    /// such against the waypoint, and end the connection that others use.
+    pub(crate) async fn settled(&self) {
+        let mut begun = Begun { requests: self, settled: false };
+        tokio::task::yield_now().await;
+        begun.settled = true;
     }
 
     /// The client has not waited for a response. It has reset the request, or made the waypoint reset it: by a frame that is
@@ -102,6 +121,20 @@ impl Requests {
     /// The client has broken the protocol, and may have been told.
     pub(crate) fn broken(&self) {
         self.broken.store(true, Relaxed);
+    }
+}
+
+/// A request that may turn out to be reset.
+struct Begun<'a> {
+    requests: &'a Requests,
+    settled: bool,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.requests.given_up();
+        }
     }
 }
 
@@ -186,10 +219,7 @@ impl Frames {
                     (self.calm.received(length), length < MESSAGE && !head.has(END_STREAM), 1)
                 }
                 // How many requests there may be at once, and how large their heads are, has limits of its own.
-                HEADERS | CONTINUATION => {
-                    self.heads.begin(head);
-                    (true, false, 1)
-                }
+                HEADERS | CONTINUATION => (true, false, if self.heads.begin(head) { REQUEST } else { 1 }),
                 _ => (self.calm.spend(1), true, 1),
             };
             if !calm {
@@ -197,7 +227,8 @@ impl Frames {
             }
             self.owed += u32::from(useless);
             self.turn += turn;
-            if self.turn >= TURN || !self.may_go_on() {
+            // A request and the frame that resets it are to be seen together.
+            if self.turn >= TURN || useless && !self.may_go_on() {
                 return Look::Turn(at);
             }
         }
@@ -212,8 +243,10 @@ impl Frames {
         if given_up == 0 && refused == 0 {
             return true;
         }
+        self.requests.doubtful.store(DOUBTFUL, Relaxed);
         let frames = given_up.saturating_add(refused).saturating_mul(GIVEN_UP);
-        self.owed = self.owed.saturating_add(frames);
+        // What was asked in vain has been asked of an endpoint as well, and told in the log.
+        self.owed = self.owed.saturating_add(frames).saturating_add(given_up.saturating_mul(GIVEN_UP));
         self.calm.spend(frames)
     }
 
@@ -238,11 +271,13 @@ impl Frames {
 }
 
 impl Heads {
-    /// A frame begins that belongs to one.
-    fn begin(&mut self, frame: Head) {
+    /// A frame begins that belongs to one. Returns whether it opens a request.
+    fn begin(&mut self, frame: Head) -> bool {
+        let mut opens = false;
         if frame.kind == HEADERS {
             (self.open, self.first) = (true, frame.stream > self.stream);
             self.stream = self.stream.max(frame.stream);
+            opens = self.first;
             self.before = if frame.has(PADDED) { 1 } else { 0 } + if frame.has(PRIORITIZED) { 5 } else { 0 };
             (self.at, self.fields) = (Fields::default(), 0);
         }
@@ -250,6 +285,7 @@ impl Heads {
         if frame.length == 0 {
             self.payload(&[], true);
         }
+        opens
     }
 
     /// More of a frame has come, and whether that is all of it. Returns how many fields begin there.

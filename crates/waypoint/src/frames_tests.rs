@@ -75,7 +75,7 @@ fn requests_borne(end: impl Fn(&Requests)) -> usize {
 
 #[test]
 fn requests_that_come_to_nothing_count() {
-    assert_eq!(requests_borne(Requests::looked_at), 500);
+    assert_eq!(requests_borne(|requests| _ = requests.looked_at()), 500);
     assert_eq!(requests_borne(|_| ()), 13, "the library refuses them");
     let given_up = |requests: &Requests| {
         requests.looked_at();
@@ -115,8 +115,8 @@ fn crumbs(stream: u32, flags: u8, fields: u32) -> Vec<u8> {
 #[test]
 fn a_head_with_very_many_fields_is_paid_for() {
     let (mut frames, _) = Frames::begun(BORNE);
-    assert_eq!(frames.look(&crumbs(1, 0, 250)), Look::All);
-    assert_eq!((frames.owed, frames.heads.fields), (0, 250));
+    assert_eq!(frames.look(&crumbs(1, 0, 200)), Look::All);
+    assert_eq!((frames.owed, frames.heads.fields), (0, 200));
     frames.rest();
     let prioritized = [&crumbs(3, PRIORITIZED, 105), &crumbs(3, END_STREAM, 200)[..]].concat();
     assert_eq!((frames.look(&prioritized), frames.heads.fields), (Look::Turn(114 + 209), 200));

@@ -66,8 +66,14 @@ pub(crate) async fn serve(client: Arc<Client>, wire: Wire, http2: bool) {
         let service = {
             let client = client.clone();
             service_fn(move |request: Request<Incoming>| {
-                client.requests.looked_at();
-                forward(client.clone(), request)
+                let doubtful = client.requests.looked_at();
+                let client = client.clone();
+                async move {
+                    if doubtful {
+                        client.requests.settled().await;
+                    }
+                    forward(client, request).await
+                }
             })
         };
         let (wire, cork) = wire.http2(client.requests.clone(), client.lane().pace.clone()).corked();
