@@ -114,16 +114,19 @@ fn crumbs(stream: u32, flags: u8, fields: u32) -> Vec<u8> {
 
 #[test]
 fn a_head_with_very_many_fields_is_paid_for() {
-    let (mut frames, _) = Frames::begun(BORNE);
+    let (mut frames, requests) = Frames::begun(BORNE);
     assert_eq!(frames.look(&crumbs(1, 0, 200)), Look::All);
     assert_eq!((frames.owed, frames.heads.fields), (0, 200));
+    requests.looked_at();
     frames.rest();
     let prioritized = [&crumbs(3, PRIORITIZED, 105), &crumbs(3, END_STREAM, 200)[..]].concat();
     assert_eq!((frames.look(&prioritized), frames.heads.fields), (Look::Turn(114 + 209), 200));
     assert_eq!(frames.owed, 0);
+    requests.looked_at();
     frames.rest();
     assert_eq!(frames.look(&crumbs(5, 0, 4000)), Look::Turn(4009));
     assert_eq!(frames.owed, 4000 - FIELDS_MOST);
+    requests.looked_at();
     frames.rest();
     assert!(frames.bears(&crumbs(5, END_STREAM, 4000)), "trailers");
     assert!(frames.owed > 4000);
