@@ -16,15 +16,9 @@ fn asks(attribute: Attribute, value: &str) -> AttributeTest {
 
 fn policy(name: &str, action: PolicyAction, target: &Service, tests: Vec<AttributeTest>) -> Policy {
     Policy {
-        id: policy_name(name),
-        action,
         targets: vec![PolicyTarget::Service(target.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![tests] }] }],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(policy_name(name), action)
     }
 }
 

@@ -22,6 +22,11 @@ pub mod kind {
 
 const END_STREAM: u8 = 0x1;
 const ACK: u8 = 0x1;
+/// The field `:method: GET`, compressed.
+pub const GET: u8 = 0x82;
+/// The field `:method: POST`, compressed.
+pub const POST: u8 = 0x83;
+
 const END_HEADERS: u8 = 0x4;
 
 /// One frame.
@@ -94,6 +99,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static> Frames<IO> {
     /// Queues a CONNECT whose authority is any bytes.
     pub fn queue_connect(&mut self, stream: u32, authority: &[u8]) {
         self.queue(kind::HEADERS, END_HEADERS, stream, &connect_block(authority));
+    }
+
+    /// Queues the head of a request for `http://web/`. `method` is an entry of the static table (RFC 7541 appendix A), such as
+    /// [`GET`] and [`POST`].
+    pub fn queue_request(&mut self, stream: u32, method: u8, flags: u8) {
+        let block = [method, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
+        self.queue(kind::HEADERS, flags | END_HEADERS, stream, &block);
     }
 
     /// Queues a reset (CANCEL).

@@ -273,11 +273,9 @@ impl Frames {
 impl Heads {
     /// A frame begins that belongs to one. Returns whether it opens a request.
     fn begin(&mut self, frame: Head) -> bool {
-        let mut opens = false;
         if frame.kind == HEADERS {
             (self.open, self.first) = (true, frame.stream > self.stream);
             self.stream = self.stream.max(frame.stream);
-            opens = self.first;
             self.before = if frame.has(PADDED) { 1 } else { 0 } + if frame.has(PRIORITIZED) { 5 } else { 0 };
             (self.at, self.fields) = (Fields::default(), 0);
         }
@@ -285,7 +283,7 @@ impl Heads {
         if frame.length == 0 {
             self.payload(&[], true);
         }
-        opens
+        frame.kind == HEADERS && self.first
     }
 
     /// More of a frame has come, and whether that is all of it. Returns how many fields begin there.

@@ -90,15 +90,12 @@ fn authentication(
 /// What a RequestAuthentication says of tokens.
 fn tokens(options: &Options, policy: &RequestAuthentication, targets: Vec<PolicyTarget>) -> Policy {
     Policy {
-        id: PolicyName::authentication(policy.metadata.namespace.clone(), &policy.metadata.name),
-        action: Action::Authenticate,
         targets,
-        rules: Vec::new(),
-        dry_run: false,
         tokens: policy.spec.jwt_rules.iter().map(|rule| token_rule(options, rule)).collect(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(
+            PolicyName::authentication(policy.metadata.namespace.clone(), &policy.metadata.name),
+            Action::Authenticate,
+        )
     }
 }
 
@@ -126,22 +123,13 @@ pub(super) fn problem(policy: Attachable<'_>) -> Option<String> {
 
 /// A policy as it is before its targets, its authoriser and its rules are known.
 fn untargeted(policy: &AuthorizationPolicy) -> Policy {
-    Policy {
-        id: policy_name(policy),
-        action: match policy.spec.action {
-            PolicyAction::Allow => Action::Allow,
-            // Without somebody to ask, the answer is no.
-            PolicyAction::Deny | PolicyAction::Custom => Action::Deny,
-            PolicyAction::Audit => Action::Audit,
-        },
-        targets: Vec::new(),
-        rules: Vec::new(),
-        dry_run: is_dry_run(policy),
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
-    }
+    let action = match policy.spec.action {
+        PolicyAction::Allow => Action::Allow,
+        // Without somebody to ask, the answer is no.
+        PolicyAction::Deny | PolicyAction::Custom => Action::Deny,
+        PolicyAction::Audit => Action::Audit,
+    };
+    Policy { dry_run: is_dry_run(policy), ..Policy::new(policy_name(policy), action) }
 }
 
 /// Puts a policy's rules into what it becomes.

@@ -15,17 +15,7 @@ fn port(service_port: u16, target_port: u16) -> Port {
 
 fn policy(name: &str, action: PolicyAction, rules: Vec<PolicyRule>) -> Policy {
     let id = PolicyName { namespace: "shop".into(), name: name.into() };
-    Policy {
-        id,
-        action,
-        targets: Vec::new(),
-        rules,
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
-    }
+    Policy { rules, ..Policy::new(id, action) }
 }
 
 /// Whether the stand-in lets a connection pass.

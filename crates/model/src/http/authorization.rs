@@ -33,6 +33,23 @@ pub struct Policy {
     pub not_understood: Option<Name>,
 }
 
+impl Policy {
+    /// One that is attached to nothing yet, and matches nothing.
+    pub fn new(id: PolicyName, action: PolicyAction) -> Self {
+        Self {
+            id,
+            action,
+            targets: Vec::new(),
+            rules: Vec::new(),
+            dry_run: false,
+            tokens: Vec::new(),
+            authorizer: None,
+            denied_because: None,
+            not_understood: None,
+        }
+    }
+}
+
 /// What a match does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PolicyAction {

@@ -39,17 +39,7 @@ fn rule(issuer: &str) -> TokenRule {
 
 fn policy(action: PolicyAction, tokens: Vec<TokenRule>, rules: Vec<PolicyRule>) -> Policy {
     let id = PolicyName { namespace: "shop".into(), name: "p".into() };
-    Policy {
-        id,
-        action,
-        targets: Vec::new(),
-        rules,
-        dry_run: false,
-        tokens,
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
-    }
+    Policy { rules, tokens, ..Policy::new(id, action) }
 }
 
 fn guard(tokens: Vec<TokenRule>) -> Guard {

@@ -32,17 +32,7 @@ fn rule(tests: Vec<AttributeTest>) -> PolicyRule {
 
 fn policy(name: &str, action: PolicyAction, rules: Vec<PolicyRule>) -> Policy {
     let id = PolicyName { namespace: "shop".into(), name: name.into() };
-    Policy {
-        id,
-        action,
-        targets: Vec::new(),
-        rules,
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
-    }
+    Policy { rules, ..Policy::new(id, action) }
 }
 
 #[derive(Debug, Clone)]

@@ -231,18 +231,8 @@ pub fn request_policy_stand_in(
         Some(Ok(targets)) if !targets.is_empty() => targets,
         _ => vec![http::PolicyTarget::All],
     };
-    let (action, rules, tokens) = (http::PolicyAction::Deny, Vec::new(), Vec::new());
-    Some(http::Policy {
-        id,
-        action,
-        targets,
-        rules,
-        dry_run,
-        tokens,
-        authorizer: None,
-        denied_because: None,
-        not_understood: Some(reason.into()),
-    })
+    let not_understood = Some(reason.into());
+    Some(http::Policy { targets, dry_run, not_understood, ..http::Policy::new(id, http::PolicyAction::Deny) })
 }
 
 /// The policy whose resource has this name; `None` if no policy's has.

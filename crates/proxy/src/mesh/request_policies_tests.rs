@@ -11,15 +11,9 @@ fn target(service: &str) -> PolicyTarget {
 
 fn policy() -> Policy {
     Policy {
-        id: PolicyName { namespace: "shop".into(), name: "rule".into() },
-        action: PolicyAction::Deny,
         targets: vec![target("web.shop.svc.cluster.local")],
         rules: vec![PolicyRule::default()],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(PolicyName { namespace: "shop".into(), name: "rule".into() }, PolicyAction::Deny)
     }
 }
 

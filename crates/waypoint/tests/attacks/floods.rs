@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::AppProtocol;
 use leno_testkit::busy::Busy;
-use leno_testkit::frames::{Frames, kind};
+use leno_testkit::frames::{Frames, GET, POST, kind};
 use leno_testkit::latencies::Latencies;
 use leno_tunnel::TunnelStream;
 use leno_tunnel::frame::PADDED;
@@ -38,14 +38,6 @@ type Attacker = Frames<TunnelStream>;
 /// The frames of a flood, by number. Stream 1 is a request whose body has not ended.
 type Flood = fn(&mut Attacker, u32);
 
-/// POST or GET `http://web/`, by the static table (RFC 7541 appendix A).
-fn request(frames: &mut Attacker, stream: u32, method: u8, flags: u8) {
-    frames.queue(kind::HEADERS, flags | END_HEADERS, stream, &[method, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b']);
-}
-
-const GET: u8 = 0x82;
-const POST: u8 = 0x83;
-
 fn window_update(frames: &mut Attacker, stream: u32, increment: u32) {
     frames.queue(kind::WINDOW_UPDATE, 0, stream, &increment.to_be_bytes());
 }
@@ -63,11 +55,11 @@ const FLOODS: [(&str, Flood); 16] = [
     ("PRIORITY", |frames, n| frames.queue(2, 0, 2 * n + 1, &[0, 0, 0, 0, 1])),
     ("a kind that nobody knows", |frames, _| frames.queue(0x7e, 0, 0, &[])),
     ("requests given up (CVE-2023-44487)", |frames, n| {
-        request(frames, 2 * n + 3, GET, END_STREAM);
+        frames.queue_request(2 * n + 3, GET, END_STREAM);
         frames.queue_reset(2 * n + 3);
     }),
     ("requests to be reset (CVE-2025-8671)", |frames, n| {
-        request(frames, 2 * n + 3, POST, 0);
+        frames.queue_request(2 * n + 3, POST, 0);
         window_update(frames, 2 * n + 3, u32::MAX >> 1);
     }),
     ("requests that are malformed", |frames, n| {
@@ -85,7 +77,7 @@ const FLOODS: [(&str, Flood); 16] = [
     }),
 ];
 
-/// Taken as slowly as PINGs, and ended as they are, after seconds.
+/// Taken as slowly as PINGs, and ended as they are, after seconds, if ever: a thread bears that many of one byte.
 const AS_PINGS: [&str; 8] = [
     "PING's answers",
     "SETTINGS",
@@ -96,6 +88,10 @@ const AS_PINGS: [&str; 8] = [
     "PRIORITY",
     "a kind that nobody knows",
 ];
+
+fn soak() -> bool {
+    std::env::var_os("LENO_SOAK").is_some()
+}
 
 /// Asks for something small again and again, and records how long each answer takes.
 struct Neighbour {
@@ -149,7 +145,7 @@ fn flooding(client: Client, flood: Flood, seen: Arc<Seen>) -> Busy {
             let Ok(tunnel) = client.open(&format!("{VIP}:80")).await else { continue };
             seen.connections.fetch_add(1, Relaxed);
             let Ok(mut frames) = Frames::start(tunnel).await else { continue };
-            request(&mut frames, 1, POST, 0);
+            frames.queue_request(1, POST, 0);
             let _ = frames.flush().await;
             let mut n = 0;
             'connection: while !stop.load(Relaxed) {
@@ -192,8 +188,7 @@ fn flooding(client: Client, flood: Flood, seen: Arc<Seen>) -> Busy {
 async fn one_clients_flood_is_not_its_neighbours() {
     let _alone = ALONE.lock().await;
     // Twice, where there is time to tell; a busy machine shows only what stalls the thread.
-    let soak = std::env::var_os("LENO_SOAK").is_some();
-    let (sample, rounds, times, at_least) = match soak {
+    let (sample, rounds, times, at_least) = match soak() {
         true => (Duration::from_secs(30), 2, 2, Duration::from_millis(2)),
         false => (Duration::from_millis(250), 8, 4, Duration::from_millis(100)),
     };
@@ -242,7 +237,7 @@ const BORNE: u64 = 100_000;
 
 /// Floods until the connection ends. Returns the code of its GOAWAY, if there is one.
 async fn flood_to_the_end(frames: &mut Attacker, flood: Flood, sent: &AtomicU64) -> Option<u32> {
-    request(frames, 1, POST, 0);
+    frames.queue_request(1, POST, 0);
     for n in 0.. {
         flood(frames, n);
         sent.store(n.into(), Relaxed);
@@ -265,7 +260,7 @@ async fn floods_are_ended() {
     mesh.service(AppProtocol::Http2, &[program().await]).await;
     let client = mesh.client();
     // All but the last, of which each request is refused and costs its sender more.
-    let soak = std::env::var_os("LENO_SOAK").is_some();
+    let soak = soak();
     for (what, flood) in FLOODS[..FLOODS.len() - 1].iter().filter(|(what, _)| soak || !AS_PINGS.contains(what)) {
         let tunnel = client.open(&format!("{VIP}:80")).await.unwrap();
         let mut frames = Frames::start(tunnel).await.unwrap();

@@ -134,15 +134,9 @@ pub(crate) fn provider() -> Authorizer {
 
 fn policy(of: &Service, name: &str, action: PolicyAction, tests: Vec<AttributeTest>) -> Policy {
     Policy {
-        id: PolicyName { namespace: "default".into(), name: name.into() },
-        action,
         targets: vec![PolicyTarget::Service(of.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![tests] }] }],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(PolicyName { namespace: "default".into(), name: name.into() }, action)
     }
 }
 

@@ -143,15 +143,9 @@ fn by_server_name(of: &Service, action: PolicyAction, values: &[&str]) -> Policy
     let values = values.iter().map(|value| (*value).into()).collect();
     let test = AttributeTest { attribute: Attribute::Sni, values, not_values: Vec::new() };
     Policy {
-        id: PolicyName { namespace: "default".into(), name: "by-name".into() },
-        action,
         targets: vec![PolicyTarget::Service(of.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(PolicyName { namespace: "default".into(), name: "by-name".into() }, action)
     }
 }
 

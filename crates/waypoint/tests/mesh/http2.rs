@@ -6,17 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::AppProtocol;
-use leno_testkit::frames::{Frames, kind};
+use leno_testkit::frames::{Frames, GET, POST, kind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::support::{Mesh, VIP, server, soon};
 
@@ -139,36 +140,45 @@ async fn a_grpc_clients_deadline_holds_at_the_waypoint() {
     mesh.log.line(&["response_flags=\"UT\""]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_given_up_do_not_wear_out_what_others_share() {
-    let connections = Arc::<AtomicU32>::default();
-    let (tell, mut come) = mpsc::unbounded_channel();
-    let count = connections.clone();
-    let endpoint = server(move |stream| {
-        count.fetch_add(1, Ordering::Relaxed);
+/// Answers `/`, and tells of any other request instead. Bears `most` requests at a time on a connection. Counts connections.
+async fn answering_root(connections: Arc<AtomicU32>, most: u32, tell: mpsc::UnboundedSender<()>) -> SocketAddr {
+    server(move |stream| {
+        connections.fetch_add(1, Ordering::Relaxed);
         let tell = tell.clone();
         async move {
             let service = service_fn(|request: Request<Incoming>| {
                 let tell = tell.clone();
                 async move {
-                    if request.uri().path() == "/never" {
-                        tell.send(()).unwrap();
+                    if request.uri().path() != "/" {
+                        let _ = tell.send(());
                         std::future::pending::<()>().await;
                     }
                     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
                 }
             });
-            let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.max_concurrent_streams(most);
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         }
     })
-    .await;
-    let mesh = Mesh::new().await;
-    mesh.service(AppProtocol::Http2, &[endpoint]).await;
-    let sender = connect(mesh.bridged().await).await;
-    let ask = |path: &'static str| {
+    .await
+}
+
+/// Sends requests with a small body on one connection, each in a task of its own.
+fn asking(sender: Sender) -> impl Fn(&'static str) -> JoinHandle<StatusCode> {
+    move |path| {
         let mut sender = sender.clone();
         tokio::spawn(async move { sender.send_request(post(path, "x")).await.unwrap().status() })
-    };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_given_up_do_not_wear_out_what_others_share() {
+    let (connections, (tell, mut come)) = (Arc::<AtomicU32>::default(), mpsc::unbounded_channel());
+    let endpoint = answering_root(connections.clone(), 200, tell).await;
+    let mesh = Mesh::new().await;
+    mesh.service(AppProtocol::Http2, &[endpoint]).await;
+    let ask = asking(connect(mesh.bridged().await).await);
     for _ in 0..150 {
         assert_eq!(soon("an answer", ask("/")).await.unwrap(), 200);
     }
@@ -183,54 +193,30 @@ async fn requests_that_are_given_up_do_not_wear_out_what_others_share() {
     assert!((3..=4).contains(&connections), "{connections}");
 }
 
-/// Answers `/`, and nothing else. Bears two requests at a time on a connection. Counts connections.
-async fn bearing_two(connections: Arc<AtomicU32>) -> SocketAddr {
-    server(move |stream| {
-        connections.fetch_add(1, Ordering::Relaxed);
-        async move {
-            let service = service_fn(|request: Request<Incoming>| async move {
-                if request.uri().path() != "/" {
-                    std::future::pending::<()>().await;
-                }
-                Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
-            });
-            let mut builder = http2::Builder::new(TokioExecutor::new());
-            builder.max_concurrent_streams(2);
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-        }
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_an_endpoints_connection_does_not_bear_go_on_another() {
     let connections = Arc::<AtomicU32>::default();
     let mesh = Mesh::new().await;
-    mesh.service(AppProtocol::Http2, &[bearing_two(connections.clone()).await]).await;
-    let sender = connect(mesh.bridged().await).await;
-    let ask = |path: &'static str| {
-        let mut sender = sender.clone();
-        tokio::spawn(async move { sender.send_request(post(path, "x")).await.unwrap().status() })
-    };
+    mesh.service(AppProtocol::Http2, &[answering_root(connections.clone(), 2, mpsc::unbounded_channel().0).await])
+        .await;
+    let ask = asking(connect(mesh.bridged().await).await);
     let waiting: Vec<_> = (0..5).map(|_| ask("/never")).collect();
     assert_eq!(soon("an answer", ask("/")).await.unwrap(), 200);
     assert_eq!(connections.load(Ordering::Relaxed), 3);
-    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    waiting.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_may_give_up_a_hundred_requests_at_once() {
     let mesh = Mesh::new().await;
-    mesh.service(AppProtocol::Http2, &[bearing_two(Arc::default()).await]).await;
+    mesh.service(AppProtocol::Http2, &[answering_root(Arc::default(), 2, mpsc::unbounded_channel().0).await]).await;
     let tunnel = mesh.client().open(&format!("{VIP}:80")).await.unwrap();
     let mut frames = Frames::start(tunnel).await.unwrap();
-    // GET or POST `http://web/`, by the static table (RFC 7541 appendix A).
-    let request = |method: u8| [method, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
     for stream in (1..200).step_by(2) {
-        frames.queue(kind::HEADERS, 4, stream, &request(0x83));
+        frames.queue_request(stream, POST, 0);
         frames.queue_reset(stream);
     }
-    frames.queue(kind::HEADERS, 5, 201, &request(0x82));
+    frames.queue_request(201, GET, 1);
     frames.flush().await.unwrap();
     let answer = async {
         loop {

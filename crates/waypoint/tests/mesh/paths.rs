@@ -189,15 +189,9 @@ async fn closed(endpoint: SocketAddr) -> Mesh {
         not_values: Vec::new(),
     };
     mesh.control.publish_request_policy(&Policy {
-        id: PolicyName { namespace: "default".into(), name: "closed".into() },
-        action: PolicyAction::Deny,
         targets: vec![PolicyTarget::Service(web.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(PolicyName { namespace: "default".into(), name: "closed".into() }, PolicyAction::Deny)
     });
     mesh.control.synced(1).await;
     mesh

@@ -19,17 +19,7 @@ fn is(attribute: Attribute, values: &[&str]) -> AttributeTest {
 fn on(target: PolicyTarget, name: &str, action: PolicyAction, tests: Vec<AttributeTest>) -> Policy {
     let rule = PolicyRule { clauses: vec![PolicyClause { alternatives: vec![tests] }] };
     let id = PolicyName { namespace: "default".into(), name: name.into() };
-    Policy {
-        id,
-        action,
-        targets: vec![target],
-        rules: vec![rule],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
-    }
+    Policy { targets: vec![target], rules: vec![rule], ..Policy::new(id, action) }
 }
 
 fn policy(of: &Service, name: &str, action: PolicyAction, tests: Vec<AttributeTest>) -> Policy {

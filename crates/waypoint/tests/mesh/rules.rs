@@ -41,15 +41,9 @@ fn ejection() -> Ejection {
 
 fn deny_all(service: &Service) -> Policy {
     Policy {
-        id: PolicyName { namespace: "default".into(), name: "nobody".into() },
-        action: PolicyAction::Deny,
         targets: vec![PolicyTarget::Service(service.id.clone())],
         rules: vec![PolicyRule::default()],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(PolicyName { namespace: "default".into(), name: "nobody".into() }, PolicyAction::Deny)
     }
 }
 

@@ -27,15 +27,10 @@ pub(crate) fn rule(tokens: &Tokens) -> TokenRule {
 
 fn policy(of: &Service, name: &str, action: PolicyAction, tokens: Vec<TokenRule>, rules: Vec<PolicyRule>) -> Policy {
     Policy {
-        id: PolicyName { namespace: "default".into(), name: name.into() },
-        action,
         targets: vec![PolicyTarget::Service(of.id.clone())],
         rules,
-        dry_run: false,
         tokens,
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(PolicyName { namespace: "default".into(), name: name.into() }, action)
     }
 }
 

@@ -45,15 +45,9 @@ pub(crate) async fn echo() -> std::net::SocketAddr {
 fn no_chats(of: &Service) -> Policy {
     let test = AttributeTest { attribute: Attribute::Path, values: vec!["/chat*".into()], not_values: Vec::new() };
     Policy {
-        id: PolicyName { namespace: "default".into(), name: "no-chats".into() },
-        action: PolicyAction::Deny,
         targets: vec![PolicyTarget::Service(of.id.clone())],
         rules: vec![PolicyRule { clauses: vec![PolicyClause { alternatives: vec![vec![test]] }] }],
-        dry_run: false,
-        tokens: Vec::new(),
-        authorizer: None,
-        denied_because: None,
-        not_understood: None,
+        ..Policy::new(PolicyName { namespace: "default".into(), name: "no-chats".into() }, PolicyAction::Deny)
     }
 }
 
