@@ -38,6 +38,10 @@ const TURN: u32 = 64;
 /// A request costs a turn as much as this many frames, whatever becomes of it.
 const REQUEST: u32 = 8;
 
+/// A head may make a turn longer than others may, so that the frame which resets its request is read in the same one. A
+/// request that is seen to be reset is not begun.
+const HEAD_TURN: u32 = TURN + 2 * REQUEST;
+
 /// Fields of a head that cost as much as a frame.
 const FIELDS: u32 = 4;
 
@@ -55,6 +59,8 @@ pub(crate) struct Frames {
     owed: u32,
     /// Frames that have been read without a break.
     turn: u32,
+    /// Whether the turn ends with the current frame.
+    last: bool,
     /// Whether there was a break since the last look.
     rested: bool,
     /// Whether what is sent ends with a whole frame.
@@ -161,6 +167,7 @@ impl Frames {
             pace: Pace::new(common),
             owed: 0,
             turn: 0,
+            last: false,
             rested: false,
             whole: true,
             flooded: false,
@@ -183,7 +190,7 @@ impl Frames {
 
     /// Nothing more is read before the library has done with what was: the next frame begins a turn.
     pub(crate) fn rest(&mut self) {
-        (self.turn, self.rested) = (0, true);
+        (self.turn, self.last, self.rested) = (0, false, true);
     }
 
     /// Looks at the next bytes that have come.
@@ -205,13 +212,14 @@ impl Frames {
                     let fields = self.heads.payload(&bytes[range], complete);
                     self.turn += fields / FIELDS;
                     self.owed += fields.min(self.heads.fields.saturating_sub(FIELDS_MOST));
-                    if self.turn >= TURN {
+                    if self.turn >= HEAD_TURN || self.last && complete {
                         return Look::Turn(at);
                     }
                     continue;
                 }
                 Piece::Head(head) => head,
             };
+            let is_head = matches!(head.kind, HEADERS | CONTINUATION);
             let (calm, useless, turn) = match head.kind {
                 // How much of it is padding is not looked at.
                 DATA => {
@@ -219,7 +227,7 @@ impl Frames {
                     (self.calm.received(length), length < MESSAGE && !head.has(END_STREAM), 1)
                 }
                 // How many requests there may be at once, and how large their heads are, has limits of its own.
-                HEADERS | CONTINUATION => (true, false, if self.heads.begin(head) { REQUEST } else { 1 }),
+                _ if is_head => (true, false, if self.heads.begin(head) { REQUEST } else { 1 }),
                 _ => (self.calm.spend(1), true, 1),
             };
             if !calm {
@@ -227,8 +235,9 @@ impl Frames {
             }
             self.owed += u32::from(useless);
             self.turn += turn;
-            // A request and the frame that resets it are to be seen together.
-            if self.turn >= TURN || useless && !self.may_go_on() {
+            let most = if is_head { HEAD_TURN } else { TURN };
+            self.last = self.turn >= most || useless && !self.may_go_on();
+            if self.last && head.length == 0 {
                 return Look::Turn(at);
             }
         }

@@ -147,14 +147,35 @@ fn what_brings_nothing_is_taken_slowly() {
 fn other_connections_have_their_turn() {
     let (mut frames, _) = Frames::begun(BORNE);
     let many = frame(DATA, 0, 8).repeat(100);
-    assert_eq!(frames.look(&many), Look::Turn(63 * 17 + 9));
+    assert_eq!(frames.look(&many), Look::Turn(64 * 17));
     frames.rest();
-    assert_eq!(frames.look(&many[63 * 17 + 9..]), Look::All);
+    assert_eq!(frames.look(&many[64 * 17..]), Look::All);
     frames.rest();
     for _ in 0..10 {
         assert_eq!(frames.look(&many[..60 * 17]), Look::All);
         frames.rest();
     }
+}
+
+#[test]
+fn a_turn_ends_after_the_frame_that_resets_a_request() {
+    let (mut frames, requests) = Frames::begun(BORNE);
+    let given_up = |n: u32| [on_stream(n, HEADERS, END_HEADERS, 20), on_stream(n, RST_STREAM, 0, 4)].concat();
+    let many: Vec<u8> = (0..1000).flat_map(|n| given_up(2 * n + 1)).collect();
+    let (mut at, mut turns) = (0, 0);
+    while let Look::Turn(some) = frames.look(&many[at..]) {
+        assert_eq!(some % given_up(1).len(), 0, "in turn {turns}");
+        (at, turns) = (at + some, turns + 1);
+        for _ in 0..some / given_up(1).len() {
+            requests.looked_at();
+            requests.given_up();
+        }
+        frames.rest();
+        while !frames.may_go_on() {
+            std::thread::sleep(crate::pace::PAUSE);
+        }
+    }
+    assert!(turns > 100, "{turns}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::AppProtocol;
 use leno_testkit::frames::{Frames, GET, POST, kind};
+use leno_tunnel::TunnelStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -218,16 +219,53 @@ async fn a_client_may_give_up_a_hundred_requests_at_once() {
     }
     frames.queue_request(201, GET, 1);
     frames.flush().await.unwrap();
+    answered(&mut frames, 201).await;
+}
+
+/// Reads what comes next until a stream is answered.
+async fn answered(frames: &mut Frames<TunnelStream>, stream: u32) {
     let answer = async {
         loop {
             let frame = frames.next().await.expect("the connection goes on");
             assert_ne!(frame.kind, kind::GOAWAY);
-            if frame.kind == kind::HEADERS && frame.stream == 201 {
+            if frame.kind == kind::HEADERS && frame.stream == stream {
                 return;
             }
         }
     };
     soon("an answer", answer).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_given_up_at_once_reach_no_endpoint() {
+    let asked = Arc::<AtomicU32>::default();
+    let count = asked.clone();
+    let endpoint = server(move |stream| {
+        let count = count.clone();
+        let service = service_fn(move |_: Request<Incoming>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok"))) }
+        });
+        async move {
+            let serving = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+            let _ = serving.await;
+        }
+    });
+    let mesh = Mesh::new().await;
+    mesh.service(AppProtocol::Http2, &[endpoint.await]).await;
+    let tunnel = mesh.client().open(&format!("{VIP}:80")).await.unwrap();
+    let mut frames = Frames::start(tunnel).await.unwrap();
+    let last = 801;
+    for stream in (1..last).step_by(2) {
+        frames.queue_request(stream, GET, 1);
+        frames.queue_reset(stream);
+    }
+    frames.queue_request(last, GET, 1);
+    frames.flush().await.unwrap();
+    answered(&mut frames, last).await;
+    // A client is in doubt only after the first that it gives up.
+    let asked = asked.load(Ordering::Relaxed);
+    assert!((1..=12).contains(&asked), "{asked} of 401");
 }
 
 /// Answers the first requests of its first connection, and says of the others there that it has not looked at them, as

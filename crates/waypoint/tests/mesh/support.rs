@@ -232,6 +232,8 @@ where
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            // As servers do. An answer would otherwise wait until those before it have arrived.
+            stream.set_nodelay(true).unwrap();
             tokio::spawn(serve(stream));
         }
     });
