@@ -353,7 +353,8 @@ impl fmt::Display for Named<'_> {
             write!(f, " (PeerAuthentication {}/{name} requires mTLS)", self.0.namespace)
         } else if self.0.is_through_waypoint() {
             f.write_str(
-                " (its waypoint must be passed: use the Service's name or ClusterIP, not the pod's own address)",
+                " (its waypoint must be passed: use the Service's name or ClusterIP, not the pod's own address; clients outside \
+                 of the mesh are never sent there)",
             )
         } else if let Some(service) = self.0.stands_in_for() {
             let namespace = &self.0.namespace;

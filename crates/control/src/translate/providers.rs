@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leno_model::Name;
 use leno_model::http::{Authorizer, CheckedBody};
-use leno_objects::{ConfigMap, GoDuration, ObjectKey, ObjectStore};
+use leno_objects::{ConfigMap, GoDuration, ObjectKey, ObjectStore, did_you_mean};
 use serde_json::{Map, Value};
 
 use super::{Options, provider_http};
@@ -129,7 +129,11 @@ impl Providers {
             (Some(Ok(authorizer)), _) => Ok(authorizer.clone()),
             (_, Some(why)) => Err(format!("{place} can't be read: {why}")),
             (Some(Err(why)), None) => Err(format!("provider {name:?} of {place}: {why}")),
-            (None, None) if self.is_there => Err(format!("{place} has no provider {name:?} in extensionProviders")),
+            (None, None) if self.is_there => {
+                let meant = did_you_mean(name, self.known.keys().map(|known| &**known));
+                let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+                Err(format!("{place} has no provider {name:?} in extensionProviders{hint}"))
+            }
             (None, None) => Err(format!("no provider {name:?} is known, because there is no {place}")),
         }
     }

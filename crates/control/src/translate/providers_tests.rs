@@ -57,7 +57,8 @@ fn a_provider_is_read_with_istios_defaults() {
     assert_eq!((&*least.namespace, least.timeout, least.body), ("", Duration::from_secs(600), None));
     assert_eq!((least.fail_open, least.status_on_error), (false, 403));
     assert!(get(&providers, "zipkin").unwrap_err().contains("is no authoriser"));
-    assert!(get(&providers, "other").unwrap_err().contains("has no provider \"other\""));
+    assert!(get(&providers, "other").unwrap_err().ends_with("has no provider \"other\" in extensionProviders"));
+    assert!(get(&providers, "lest").unwrap_err().ends_with("; did you mean least?"));
     let without = Providers::of(&Options::default(), &ObjectStore::default(), &providers).0;
     assert!(get(&without, "all").unwrap_err().contains("there is no ConfigMap istio-system/istio"));
 }

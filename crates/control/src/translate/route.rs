@@ -318,10 +318,11 @@ pub(super) fn route(known: Known<'_>, mesh: &Mesh, source: Source<'_>) -> Transl
             let all = std::iter::once(first).chain(rest.iter().map(|(_, problem)| problem));
             let all = all.map(String::as_str).collect::<Vec<_>>().join("; ");
             let then = match source.kind().is_of_requests() {
-                true => "requests that would go there get status 500",
-                false => "connections that would go there are refused",
+                _ if refused.is_some() => "",
+                true => ": requests that would go there get status 500",
+                false => ": connections that would go there are refused",
             };
-            Condition::new("ResolvedRefs", false, reason, format!("{all}: {then}"))
+            Condition::new("ResolvedRefs", false, reason, format!("{all}{then}"))
         }
     };
     for reference in ours {

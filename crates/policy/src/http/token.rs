@@ -95,8 +95,12 @@ impl<'t> Token<'t> {
             return Err(TokenError::TooLong);
         }
         let malformed = |what: &str, why: &dyn std::fmt::Display| TokenError::Malformed(format!("{what}: {why}"));
-        let (message, signature) = text.rsplit_once('.').ok_or_else(|| malformed("it", &"has no three parts"))?;
-        let (header, payload) = message.split_once('.').ok_or_else(|| malformed("it", &"has no three parts"))?;
+        let parts = text.rsplit_once('.').and_then(|(message, signature)| {
+            let (header, payload) = message.split_once('.')?;
+            Some((message, header, payload, signature))
+        });
+        let (message, header, payload, signature) =
+            parts.ok_or_else(|| TokenError::Malformed("it has not the three parts of a JWT".to_owned()))?;
         let decode = |what: &str, part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|error| malformed(what, &error));
         let object = |what: &str, part: &str| {
             let Unique(value) =
