@@ -106,14 +106,14 @@ async fn play(
     let mut down = pin!(stage.down_requested());
     loop {
         let now = listing.borrow_and_update().clone();
+        // There is no state before it that could stay.
+        if !ready && !now.refused.is_empty() && now.pods.is_empty() {
+            return Err(Error::Manifest(now.refused));
+        }
         progress.tell(&now);
         if now.is_ready() {
             ready = true;
             late = None;
-        }
-        // There is no state before it that could stay.
-        if !ready && !now.refused.is_empty() && now.pods.is_empty() {
-            return Err(Error::Manifest(now.refused));
         }
         tokio::select! {
             event = events.recv() => match event {

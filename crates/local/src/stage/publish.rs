@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
-use leno_model::{Mesh, Transport};
+use leno_model::{Mesh, PolicyName, Transport};
 use leno_objects::{Kind, Object, ObjectKey, Protocol, Service};
 use leno_policy::ready_for_node;
 use parking_lot::Mutex;
@@ -127,7 +127,7 @@ impl Publish {
 
     /// Where the `turn`th connection goes: to the pods that are ready, one after the other. A node has no route to the
     /// service's own address, which is for pods.
-    fn address(&self, door: &Door, turn: usize) -> Option<SocketAddr> {
+    fn way(&self, door: &Door, turn: usize) -> Option<Way> {
         let mesh = door.mesh.borrow().clone();
         let hostname = format!("{}.{}.svc.{}", self.service, self.namespace, door.cluster_domain);
         let service = mesh
@@ -135,16 +135,31 @@ impl Publish {
             .find(|service| *service.id.namespace == *self.namespace && *service.id.hostname == *hostname)?;
         let port =
             service.ports.iter().find(|port| port.service_port == self.port && port.transport == Transport::Tcp)?;
-        let mut ready: Vec<SocketAddr> = ready_for_node(&mesh, service, &door.node)
+        let mut ready: Vec<Way> = ready_for_node(&mesh, service, &door.node)
             .filter_map(|endpoint| {
-                Some(SocketAddr::new(*endpoint.workload.addresses.first()?, endpoint.target_port(port)?))
+                let address = SocketAddr::new(*endpoint.workload.addresses.first()?, endpoint.target_port(port)?);
+                let mut policies = endpoint.workload.authorization_policies.iter();
+                let behind_waypoint = service.waypoint.is_some() && policies.any(PolicyName::is_through_waypoint);
+                Some(Way { address, behind_waypoint })
             })
             .collect();
-        ready.sort();
+        ready.sort_by_key(|way| way.address);
         let count = ready.len();
         ready.get(turn.checked_rem(count)?).copied()
     }
 }
+
+/// Where a connection goes.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    address: SocketAddr,
+    /// Whether it may be refused because it has not passed the waypoint: only clients in the mesh are sent there.
+    behind_waypoint: bool,
+}
+
+const BEHIND_WAYPOINT: &str = "the connection ended without an answer. The Service is behind a waypoint, to which only clients \
+     in the mesh are sent. Publish one that is not, or let clients around the waypoint by the annotation \
+     leno.mesh/waypoint-bypass: allowed";
 
 fn name(key: &ObjectKey) -> String {
     format!("{}/{}", key.namespace, key.name)
@@ -228,14 +243,18 @@ pub(crate) async fn serve(published: Published, door: Door) {
 }
 
 async fn carry(mut outside: TcpStream, to: &Publish, door: &Door, turn: usize) -> io::Result<()> {
-    let address = to.address(door, turn);
-    let address = address.ok_or_else(|| io::Error::other("there is no such service any more, or nobody serves it"))?;
+    let way = to.way(door, turn);
+    let Way { address, behind_waypoint } =
+        way.ok_or_else(|| io::Error::other("there is no such service any more, or nobody serves it"))?;
     let new = if address.is_ipv4() { TcpSocket::new_v4 } else { TcpSocket::new_v6 };
     let socket = door.namespace.run(new).map_err(io::Error::other)??;
     let connecting = tokio::time::timeout(CONNECT, socket.connect(address));
     let mut inside = connecting.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     // What follows is between the two ends, who see it themselves.
-    let _ = tokio::io::copy_bidirectional(&mut outside, &mut inside).await;
+    let carried = tokio::io::copy_bidirectional(&mut outside, &mut inside).await;
+    if behind_waypoint && carried.map_or(true, |(_, back)| back == 0) {
+        return Err(io::Error::other(BEHIND_WAYPOINT));
+    }
     Ok(())
 }
 
