@@ -78,6 +78,10 @@ fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
+/// Bytes of the record (change_cipher_spec, RFC 8446 §D.4) that a client writes while the server may still be writing. A pipe
+/// that holds fewer is full in both directions, and both sides wait for ever.
+const SMALLEST_PIPE: usize = 6;
+
 /// Our client and the library's server, connected by a pipe of so many bytes.
 async fn with_library(
     suite: SupportedCipherSuite,
@@ -516,7 +520,7 @@ proptest! {
     fn the_librarys_records_are_read(
         suite in proptest::sample::select(&SUITES),
         lengths in proptest::collection::vec(1usize..60_000, 1..5),
-        pipe in 1usize..70_000,
+        pipe in SMALLEST_PIPE..70_000,
     ) {
         block_on(async {
             let (mut client, mut server) = with_library(suite, pipe).await;
@@ -541,7 +545,7 @@ proptest! {
     fn the_library_reads_our_records(
         suite in proptest::sample::select(&SUITES),
         writes in proptest::collection::vec((1usize..400_000, any::<bool>()), 1..5),
-        pipe in 1usize..200_000,
+        pipe in SMALLEST_PIPE..200_000,
     ) {
         block_on(async {
             let (mut client, mut server) = with_library(suite, pipe).await;
