@@ -28,6 +28,11 @@ impl ServiceName {
     pub fn is_not_allowed(&self) -> bool {
         self.hostname.ends_with(NOT_ALLOWED)
     }
+
+    /// The host name as a user knows it, also if it stands for a waypoint that does not let itself be used.
+    pub fn users_hostname(&self) -> &str {
+        self.hostname.strip_suffix(NOT_ALLOWED).unwrap_or(&self.hostname)
+    }
 }
 
 impl fmt::Display for ServiceName {

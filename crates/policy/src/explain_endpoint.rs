@@ -73,6 +73,13 @@ pub struct EndpointExplanation {
     pub notes: Vec<String>,
 }
 
+impl EndpointExplanation {
+    /// Whether it is a waypoint, on the way to somewhere else.
+    pub(crate) fn is_waypoint(&self) -> bool {
+        matches!(self.path, Path::Hbone { via_waypoint: true, .. })
+    }
+}
+
 /// How the bytes travel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

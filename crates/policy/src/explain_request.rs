@@ -20,6 +20,7 @@ use crate::http::authorizer::service;
 use crate::http::{Caller, Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};
 use crate::routing::{self, Way};
 use crate::server_name::ServerName;
+use crate::waypoint::beyond;
 use crate::waypoint_target::{WaypointTarget, waypoint_target};
 use crate::{explain_defaults, explain_endpoint_policy, explain_token};
 
@@ -344,6 +345,7 @@ impl AtWaypoint {
         }
         let mut all = self.backends.iter().map(|backend| match backend.refused {
             Some(_) => Outcome::Refused,
+            None if backend.endpoints.iter().any(EndpointExplanation::is_waypoint) => Outcome::AtWaypoint,
             None => of_endpoints(&backend.endpoints),
         });
         let Some(first) = all.next() else { return Outcome::AtWaypoint };
@@ -650,6 +652,12 @@ fn to_backends(
             BackendTarget::Service { service: id, port } => {
                 backend.to = format!("{id}:{port}");
                 match mesh.service(id) {
+                    Some(service) if beyond(mesh, own, service) => {
+                        through_its_waypoint(mesh, own, service, *port, &mut backend);
+                        out.notes.push(format!(
+                            "{id} is behind another waypoint, which is passed, too: its policies see this one as the client"
+                        ));
+                    }
                     Some(service) => {
                         of_service(mesh, own, service, *port, None, &mut backend);
                         told_of_endpoints(mesh, service, *port, out);
@@ -773,6 +781,24 @@ fn told_of_endpoints(mesh: &Mesh, service: &Service, port: u16, out: &mut AtWayp
     // A route may name one service several times.
     if let Some(said) = said.filter(|said| !out.notes.contains(said)) {
         out.notes.push(said);
+    }
+}
+
+/// As a client's connection: to the service's own address, or to a pod's if it has none.
+fn through_its_waypoint(mesh: &Mesh, own: &Arc<Workload>, service: &Arc<Service>, port: u16, backend: &mut Backend) {
+    let here = service.addresses.iter().find(|its| its.network == own.network);
+    let address = here.map(|its| SocketAddr::new(its.address, port)).or_else(|| {
+        let like = Ipv4Addr::UNSPECIFIED.into();
+        let (candidates, _) = endpoints::candidates(mesh, own, service, port, Purpose::Service, like);
+        closest_first(candidates).first().map(|candidate| candidate.target)
+    });
+    let found = address.map(|address| routing::route(mesh, own, address, &mut || 0));
+    match found {
+        Some(Ok(plan)) => {
+            plan.attempts().first().into_iter().for_each(|route| add(mesh, own, Ok(route.clone()), backend));
+        }
+        Some(Err(error)) => add(mesh, own, Err(error), backend),
+        None => of_service(mesh, own, service, port, None, backend),
     }
 }
 

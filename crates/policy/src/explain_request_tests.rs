@@ -4,7 +4,7 @@ use leno_model::http::{
     Attribute, AttributeTest, Authorizer, Backend as RouteBackend, CheckedBody, Filter, Match, Parent, PathMatch,
     Policy, PolicyClause, PolicyRule, PolicyTarget, Redirect, Route, RouteKind, RouteName, Rule, Timeouts,
 };
-use leno_model::{Action, Authorization, Name, Scope};
+use leno_model::{Action, Authorization, Name, PolicyName, Scope};
 
 use super::*;
 use crate::explain::{Explanation, explain_request};
@@ -401,4 +401,29 @@ fn what_a_virtual_service_does_to_requests_without_a_route_is_said() {
     shop.mesh.upsert_route(Arc::new(route(&shop, vec![to("/", backends, Vec::new())])));
     let (explanation, found) = shop.asked(&get("/"));
     assert_eq!((explanation.outcome, found.notes.len()), (Outcome::Allowed, 0), "{explanation}");
+}
+
+#[test]
+fn a_backend_behind_another_waypoint_is_reached_through_it() {
+    let mut shop = shop();
+    let mut second = service("second", &["10.96.0.4"]);
+    second.ports = vec![port(15008, 15008)];
+    shop.mesh.upsert_service(Arc::new(second.clone()));
+    shop.mesh.upsert_workload(Arc::new(endpoint("second-1", "10.0.2.2", &[&second])));
+    let target = BackendTarget::Service { service: shop.canary.id.clone(), port: 80 };
+    let backends = vec![RouteBackend { weight: 1, target, filters: Vec::new() }];
+    shop.mesh.upsert_route(Arc::new(route(&shop, vec![to("/", backends, Vec::new())])));
+    assert_eq!(shop.asked(&get("/")).0.outcome, Outcome::Allowed);
+    for addresses in [shop.canary.addresses.clone(), Vec::new()] {
+        let canary = Service { waypoint: Some(waypoint_by_name(&second)), addresses, ..shop.canary.clone() };
+        shop.mesh.upsert_service(Arc::new(canary));
+        let mut pod = endpoint("canary-1", "10.0.1.2", &[&shop.canary]);
+        pod.authorization_policies.push(PolicyName::through_waypoint("default".into(), "second"));
+        shop.mesh.upsert_workload(Arc::new(pod));
+        let (explanation, found) = shop.asked(&get("/"));
+        assert_eq!(explanation.outcome, Outcome::AtWaypoint, "{explanation}");
+        let endpoint = &found.backends[0].endpoints[0];
+        assert_eq!(endpoint.workload.as_ref().map(|it| &*it.workload), Some("default/second-1"));
+        assert!(explanation.to_string().contains("canary.default.svc.cluster.local is behind another waypoint"));
+    }
 }

@@ -108,6 +108,13 @@ pub fn serves(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
     service.waypoint.iter().chain(weighted).any(|gateway| is_waypoint(mesh, workload, gateway))
 }
 
+/// Whether the service has a waypoint, and `workload` is no instance of it: what a route of another service sends there has to
+/// pass that waypoint, too.
+pub fn beyond(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
+    let named = service.waypoint.is_some() || !service.weighted_waypoints.is_empty();
+    named && !serves(mesh, workload, service)
+}
+
 /// The services with a waypoint that `workload` serves at its own port `port`. Who addresses the pod itself, as the clients
 /// of a headless service do, must not get around what the waypoint does for the service.
 pub(crate) fn guarded<'m>(mesh: &'m Mesh, workload: &Workload, port: u16) -> impl Iterator<Item = &'m Arc<Service>> {
@@ -142,7 +149,7 @@ pub(crate) struct Gateway<'a>(pub(crate) &'a GatewayAddress);
 impl fmt::Display for Gateway<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.destination {
-            GatewayDestination::Hostname(name) => name.fmt(f),
+            GatewayDestination::Hostname(name) => write!(f, "{}/{}", name.namespace, name.users_hostname()),
             GatewayDestination::Address(a) => a.address.fmt(f),
         }
     }

@@ -14,6 +14,8 @@ pub(crate) struct Asked {
     pub(crate) target: WaypointTarget,
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) own: Arc<Workload>,
+    /// How many waypoints have sent it on to another one.
+    pub(crate) passed: u32,
 }
 
 /// The workload at the client's address, if it has the identity that the client has proved. A gateway in between has

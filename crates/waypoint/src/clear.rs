@@ -63,7 +63,7 @@ async fn ask(
         proof: Proof::own(&identity),
         worker,
     });
-    let asked = Asked { authority: authority.to_owned(), target, mesh, own };
+    let asked = Asked { authority: authority.to_owned(), target, mesh, own, passed: 0 };
     let mut report = Report::new(gate, &tunnel);
     report.asked(&tunnel, &asked);
     let mut first = [0; HTTP2.len()];

@@ -39,8 +39,9 @@ pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: Inb
     }
     let method = request.method().clone();
     let authority = request.authority().unwrap_or_default().to_owned();
+    let passed = headers::passed(request.headers());
     let asking = tokio::select! {
-        asked = Box::pin(ask(&gate, &method, authority)) => asked,
+        asked = Box::pin(ask(&gate, &method, authority, passed)) => asked,
         error = request.cancelled() => Err(peers::Failure::given_up(tunnel.peer, &error).into()),
         () = gate.stopped.cancelled() => Err(Failure::Stopped),
     };
@@ -78,7 +79,7 @@ pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: Inb
 
 /// What the request is for. The control plane may have told the peer before it tells this process, so what is not known
 /// is waited for.
-async fn ask(gate: &Gate, method: &Method, authority: String) -> Result<Asked, Failure> {
+async fn ask(gate: &Gate, method: &Method, authority: String, passed: u32) -> Result<Asked, Failure> {
     if *method != Method::CONNECT {
         return Err(Failure::NotConnect(method.to_string()));
     }
@@ -93,7 +94,7 @@ async fn ask(gate: &Gate, method: &Method, authority: String) -> Result<Asked, F
         Err(refusal) => Some(Err(refusal)),
     });
     match found.await {
-        Some(Ok((target, mesh, own))) => Ok(Asked { authority, target, mesh, own }),
+        Some(Ok((target, mesh, own))) => Ok(Asked { authority, target, mesh, own, passed }),
         Some(Err(refusal)) => Err(Failure::Refused(Arc::new(refusal))),
         None => Err(last.map_or(Failure::Stopped, |refusal| Failure::Refused(Arc::new(refusal)))),
     }

@@ -64,6 +64,11 @@ pub(crate) enum Failure {
     NotHttp2,
     #[error(transparent)]
     Overflow(#[from] Overflow),
+    #[error(
+        "{waypoints} waypoints have sent this on to another one already: do the routes of their Services lead in a circle? \
+         `leno explain` shows where each leads"
+    )]
+    Circle { waypoints: u32 },
     #[error("the waypoint is shutting down")]
     Stopped,
 }
@@ -90,6 +95,7 @@ impl Failure {
         match self {
             Self::NotConnect(_) => StatusCode::BAD_REQUEST,
             Self::Denied(_) | Self::OwnDenied(_) => StatusCode::UNAUTHORIZED,
+            Self::Circle { .. } => StatusCode::LOOP_DETECTED,
             Self::Refused(refusal) => StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST),
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }

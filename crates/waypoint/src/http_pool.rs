@@ -39,18 +39,21 @@ pub(crate) struct UpstreamKey {
     peer: Option<WorkloadUid>,
     /// Whether it is reached in a tunnel.
     tunnel: bool,
+    /// If `peer` is another waypoint: how many have sent on what goes there.
+    passed: Option<u32>,
     kind: Kind,
 }
 
 impl UpstreamKey {
-    /// For an endpoint.
-    pub(crate) fn new(route: &Route, kind: Kind) -> Self {
+    /// For an endpoint, or for another waypoint if `passed` have sent on what goes there.
+    pub(crate) fn new(route: &Route, kind: Kind, passed: u32) -> Self {
+        let passed = matches!(route, Route::Hbone { via_waypoint: true, .. }).then_some(passed);
         let (target, peer, tunnel) = match route {
             Route::Hbone { target, workload, .. } => (*target, Some(workload.uid.clone()), true),
             Route::Plain { address, workload, .. } => (*address, workload.as_ref().map(|w| w.uid.clone()), false),
             Route::Passthrough { address } => (*address, None, false),
         };
-        Self { target, peer, tunnel, kind }
+        Self { target, peer, tunnel, passed, kind }
     }
 
     /// Whether requests share connections.
@@ -63,7 +66,7 @@ impl UpstreamKey {
         self.peer.as_ref().is_some_and(|peer| {
             mesh.workload(peer).is_none_or(|peer| {
                 peer.not_understood.is_some()
-                    || !peer.addresses.contains(&self.target.ip())
+                    || self.passed.is_none() && !peer.addresses.contains(&self.target.ip())
                     || (peer.tunnel_protocol == TunnelProtocol::Hbone) != self.tunnel
             })
         })
@@ -384,13 +387,13 @@ impl HttpPool {
             Kind::Http1 => {
                 let mut builder = http1::Builder::new();
                 builder.max_buf_size(max_head.max(16 << 10)).writev(true);
-                let (mut sender, connection) = builder.handshake(wire).await.map_err(HandshakeError)?;
+                let (mut sender, connection) = builder.handshake(wire).await?;
                 tokio::spawn(async move {
                     if let Err(error) = connection.with_upgrades().await {
                         tracing::debug!(%error, "an HTTP/1.1 connection to an endpoint ended with an error");
                     }
                 });
-                sender.ready().await.map_err(HandshakeError)?;
+                sender.ready().await?;
                 leased.sender = Some(Sender::Http1(sender));
             }
             Kind::Http2 => {
@@ -403,13 +406,21 @@ impl HttpPool {
                     .initial_connection_window_size(CONNECTION_WINDOW)
                     .max_send_buf_size(SEND_BUFFER)
                     .max_header_list_size(u32::try_from(max_head).unwrap_or(u32::MAX));
-                let (sender, connection) = builder.handshake(wire).await.map_err(HandshakeError)?;
+                let (sender, connection) = builder.handshake(wire).await?;
+                let of_task = streams.clone();
                 tokio::spawn(async move {
                     if let Err(error) = connection.await {
                         tracing::debug!(%error, "an HTTP/2 connection to an endpoint ended with an error");
                     }
+                    of_task.ended();
                 });
                 let _ = timers::timeout(SETTINGS, streams.told()).await;
+                if streams.is_noise() {
+                    return Err(HandshakeError::NotHttp2);
+                }
+                if sender.is_closed() {
+                    return Err(HandshakeError::Ended);
+                }
                 let shared = Arc::new(Use {
                     active: AtomicUsize::new(1),
                     uses: AtomicU32::new(1),
@@ -479,8 +490,20 @@ impl From<HandshakeError> for Lack {
 
 /// HTTP could not be started on a connection that stands.
 #[derive(Debug, thiserror::Error)]
-#[error("HTTP can't be started on a connection to an endpoint: {0}")]
-pub(crate) struct HandshakeError(#[source] pub(crate) hyper::Error);
+pub(crate) enum HandshakeError {
+    #[error("HTTP can't be started on it: {0}")]
+    Http(#[from] hyper::Error),
+    #[error(
+        "what the endpoint answered is not HTTP/2; a request in HTTP/2 goes on in HTTP/2, so ask it over HTTP/1.1, or let its \
+         program speak HTTP/2"
+    )]
+    NotHttp2,
+    #[error(
+        "the endpoint closed it before HTTP/2 began; if its program does not speak HTTP/2, ask it over HTTP/1.1: a request \
+         in HTTP/2 goes on in HTTP/2"
+    )]
+    Ended,
+}
 
 impl Leased {
     /// The request counts at its endpoint until this is given back.

@@ -3,7 +3,13 @@ use futures_util::future::join_all;
 use super::*;
 
 fn key() -> UpstreamKey {
-    UpstreamKey { target: "10.0.0.1:80".parse().expect("an address"), peer: None, tunnel: false, kind: Kind::Http2 }
+    UpstreamKey {
+        target: "10.0.0.1:80".parse().expect("an address"),
+        peer: None,
+        tunnel: false,
+        passed: None,
+        kind: Kind::Http2,
+    }
 }
 
 fn new() -> New {

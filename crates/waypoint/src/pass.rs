@@ -142,7 +142,8 @@ async fn reach(
     let hash = matches!(plan.hash_of(), Some(HashOf::SourceIp)).then(|| hash::of_address(tunnel.peer.ip()));
     while let Some(mut next) = plan.next(gate, &mut tried, Limit::Connections, Wish { hash, held: None })? {
         let connect_timeout = next.of.and_then(|of| of.rules.connect_timeout);
-        let caller = Caller { own: &asked.own, from: tunnel.peer, service: plan.service(), connect_timeout };
+        let (own, from, service) = (&asked.own, tunnel.peer, plan.service());
+        let caller = Caller { own, from, service, connect_timeout, passed: asked.passed };
         report.attempt(next.route);
         match upstream::open(gate, gate.lane(tunnel), &caller, next.route, next.others).await {
             Ok(stream) => {

@@ -4,7 +4,7 @@
 //! The library lets the requests wait that are more, and tells nobody. They are to go on another connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use leno_tunnel::frame::{Piece, SETTINGS, Splitter};
 use tokio::sync::Notify;
@@ -19,13 +19,14 @@ const ENTRY: usize = 6;
 #[derive(Debug)]
 pub(crate) struct Streams {
     most: AtomicUsize,
+    noise: AtomicBool,
     told: Notify,
 }
 
 impl Streams {
     /// Until it is told, the endpoint is taken to bear `most`.
     pub(crate) fn new(most: usize) -> Self {
-        Self { most: AtomicUsize::new(most), told: Notify::new() }
+        Self { most: AtomicUsize::new(most), noise: AtomicBool::new(false), told: Notify::new() }
     }
 
     /// How many requests it takes, one at least.
@@ -33,9 +34,19 @@ impl Streams {
         self.most.load(Relaxed)
     }
 
-    /// Waits until its SETTINGS have come. One may wait.
+    /// Waits until its SETTINGS have come, or never will. One may wait.
     pub(crate) async fn told(&self) {
         self.told.notified().await;
+    }
+
+    /// Whether something else has come in their place: the endpoint does not speak HTTP/2 (RFC 9113 §3.4).
+    pub(crate) fn is_noise(&self) -> bool {
+        self.noise.load(Relaxed)
+    }
+
+    /// The connection has ended.
+    pub(crate) fn ended(&self) {
+        self.told.notify_one();
     }
 }
 
@@ -60,8 +71,10 @@ impl FirstSettings {
         while let Some(piece) = self.splitter.next(bytes, &mut at) {
             let complete = match piece {
                 Piece::Preface(_) => continue,
-                // Anything else is for the library to refuse.
-                Piece::Head(head) => head.kind != SETTINGS || head.length == 0,
+                Piece::Head(head) => {
+                    self.streams.noise.store(head.kind != SETTINGS, Relaxed);
+                    head.kind != SETTINGS || head.length == 0
+                }
                 Piece::Payload(range, complete) => {
                     bytes[range].iter().for_each(|byte| self.byte(*byte));
                     complete
@@ -103,6 +116,7 @@ mod tests {
         let mut first = FirstSettings::new(streams.clone());
         let seen = bytes.chunks(size).any(|piece| first.look(piece));
         assert_eq!(streams.told().now_or_never().is_some(), seen);
+        assert_eq!(streams.is_noise(), bytes.starts_with(b"HTTP"));
         seen.then(|| streams.most())
     }
 

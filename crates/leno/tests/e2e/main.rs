@@ -40,6 +40,7 @@ mod waiting;
 mod waypoint;
 mod waypoint_authorizers;
 mod waypoint_browser;
+mod waypoint_chain;
 mod waypoint_connections;
 mod waypoint_grpcurl;
 mod waypoint_policy;

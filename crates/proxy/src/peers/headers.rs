@@ -8,6 +8,8 @@ use leno_model::{Service, Workload};
 
 const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Leno's own.
+const PASSED: HeaderName = HeaderName::from_static("x-leno-waypoints");
 
 /// The headers of a CONNECT for a connection that `source` opened from `from` (RFC 7239 for
 /// `forwarded`, W3C for `baggage` and `traceparent`).
@@ -26,6 +28,17 @@ pub fn request(
     put_once(&mut headers, http::header::FORWARDED, &forwarded);
     put_once(&mut headers, TRACEPARENT, &trace.traceparent());
     headers
+}
+
+/// Says how many waypoints have sent a connection on to another one, as their routes say. Routes may lead in a circle.
+pub fn put_passed(headers: &mut HeaderMap, waypoints: u32) {
+    headers.insert(PASSED, HeaderValue::from(waypoints));
+}
+
+/// How many waypoints have sent a connection on to another one; as many as can be, if what it says is not understood.
+pub fn passed(headers: &HeaderMap) -> u32 {
+    let number = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
+    headers.get(PASSED).map_or(0, |value| number(value).unwrap_or(u32::MAX))
 }
 
 /// The headers of a 200 response: the workload that was reached.
@@ -132,6 +145,16 @@ mod tests {
         assert_eq!(headers["forwarded"], "for=\"10.0.0.1:5\";host=b.ns.svc.cluster.local");
         assert_eq!(trace_of(&headers), Some(trace.trace()));
         assert_eq!(forwarded_host(&headers), Some("b.ns.svc.cluster.local"));
+    }
+
+    #[test]
+    fn waypoints_that_were_passed_are_counted() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(passed(&headers), 0);
+        put_passed(&mut headers, 3);
+        assert_eq!(passed(&headers), 3);
+        headers.insert("x-leno-waypoints", HeaderValue::from_static("-1"));
+        assert_eq!(passed(&headers), u32::MAX);
     }
 
     #[test]

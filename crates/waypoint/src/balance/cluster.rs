@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use leno_model::http::{Balancing, HashOf};
 use leno_model::{Mesh, Service, Workload};
 use leno_policy::balance::{self, By, START, Seen, State};
-use leno_policy::{RouteError, reachable, route_to_reachable};
+use leno_policy::{RouteError, beyond, reachable, route_to_reachable};
 use leno_proxy::peers::Silent;
 
 use super::endpoint::{Common, Endpoint};
@@ -31,6 +31,8 @@ pub(crate) struct Cluster {
     of: Arc<Common>,
     endpoints: Vec<Arc<Endpoint>>,
     places: balance::Endpoints,
+    /// Where clients connect to, if the service is behind another waypoint: it is not for this one to choose the endpoint.
+    beyond: Vec<SocketAddr>,
 }
 
 /// An endpoint that was chosen.
@@ -73,6 +75,13 @@ impl Tried {
     }
 }
 
+/// The service's own address, if it has one, with its port.
+fn addressed(own: &Workload, service: &Service, like: SocketAddr) -> Option<SocketAddr> {
+    let here = service.addresses.iter().filter(|its| its.network == own.network).map(|its| its.address);
+    let address = here.max_by_key(|address| address.is_ipv4() == like.is_ipv4())?;
+    Some(SocketAddr::new(address, like.port()))
+}
+
 impl Cluster {
     /// The endpoints as `mesh` has them. What `before` has of the same is taken from there.
     pub(super) fn new(
@@ -83,7 +92,18 @@ impl Cluster {
         destination: SocketAddr,
         before: Option<&Self>,
     ) -> Result<Self, RouteError> {
-        let mut found = reachable(mesh, own, service, destination)?;
+        let beyond = beyond(mesh, own, service);
+        let address = addressed(own, service, destination).filter(|_| beyond);
+        let mut found = match address {
+            // Which endpoints there are is not this waypoint's to know: its own routes may lead elsewhere.
+            Some(_) => Vec::new(),
+            None => reachable(mesh, own, service, destination)?,
+        };
+        let beyond = match (address, beyond) {
+            (Some(address), _) => vec![address],
+            (None, true) => found.iter().map(|pod| pod.target).collect(),
+            (None, false) => Vec::new(),
+        };
         let policy = mesh.endpoint_policy_of(&service.id);
         let rules = policy.map(|policy| policy.of_port(destination.port()).clone()).unwrap_or_default();
         if rules.anywhere {
@@ -129,13 +149,19 @@ impl Cluster {
         }
         let place = |one: &Arc<Endpoint>| balance::Endpoint { rank: one.rank, weight: one.weight(), id: one.id() };
         let places = balance::Endpoints::new(endpoints.iter().map(place));
-        Ok(Self { mesh: Arc::downgrade(mesh), of, endpoints, places })
+        Ok(Self { mesh: Arc::downgrade(mesh), of, endpoints, places, beyond })
     }
 
     /// Whether it is of this snapshot.
     pub(super) fn is_of(&self, mesh: &Arc<Mesh>) -> bool {
         // While there is a weak reference, no other snapshot gets the address.
         std::ptr::eq(self.mesh.as_ptr(), Arc::as_ptr(mesh))
+    }
+
+    /// Where a client would connect to; `None` if the service is not behind another waypoint.
+    pub(crate) fn beyond(&self) -> Option<SocketAddr> {
+        let turn = rand::random::<u32>() as usize;
+        self.beyond.get(turn.checked_rem(self.beyond.len())?).copied()
     }
 
     pub(crate) fn service(&self) -> &Arc<Service> {

@@ -1,7 +1,7 @@
 //! Asks an external authoriser: one gRPC call or one HTTP request, in the mesh as any other request of the waypoint, within the
 //! time and the places that there are for it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,8 +11,8 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use leno_model::AppProtocol;
 use leno_model::http::{Authorizer, AuthorizerAnswer};
+use leno_policy::WaypointTarget;
 use leno_policy::http::authorizer::{DEPTH, service};
-use leno_policy::{WaypointTarget, route_around, serves};
 use leno_proto::check::{CHECK_PATH, LONGEST_ANSWER, check_answer};
 use leno_tunnel::timers;
 
@@ -22,10 +22,9 @@ use super::head::Asks;
 use super::send::{To, send_by};
 use crate::authorizers::PLACES;
 use crate::balance::Seat;
-use crate::failure::Failure;
 use crate::http_pool::Kind;
 use crate::request_body::RequestBody;
-use crate::upstream::{self, Plan};
+use crate::upstream;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -100,16 +99,7 @@ pub(super) async fn check(
     let seat = Seat::default();
     let to = To { view, target: &target, seat: &seat, again: false, repeatable: true, held: None };
     let asking = async {
-        let plan = match address {
-            // As any client would reach it.
-            Some(address) if service.waypoint.is_some() && !serves(&view.mesh, &view.own, service) => {
-                let silent = |address| client.gate.silent.is_avoided(address);
-                let destination = SocketAddr::new(address, authorizer.port);
-                let found = route_around(&view.mesh, &view.own, destination, &silent, &mut rand::random::<u64>);
-                found.map(|plan| Plan::Fixed(Box::new(plan))).map_err(Failure::from)
-            }
-            _ => upstream::plan(&client.gate, client.lane(), &view.mesh, &view.own, &target),
-        };
+        let plan = upstream::plan(&client.gate, client.lane(), &view.mesh, &view.own, &target);
         let plan = plan.map_err(|failure| failure.to_string())?;
         let sent = send_by(&plan, client, &to, request, kind, &mut |_| ()).await;
         let (response, mut leased) = sent.map_err(|refusal| refusal.reason.into_owned())?;

@@ -26,6 +26,8 @@ use crate::report::Report;
 pub(crate) struct Client {
     pub(crate) gate: Arc<Gate>,
     pub(crate) tunnel: Arc<Tunnel>,
+    /// How many waypoints have sent its requests on to another one.
+    pub(crate) passed: u32,
     /// What is told of the connection itself.
     pub(crate) report: Report,
     /// Its requests that are open.
@@ -61,7 +63,7 @@ pub(crate) struct View {
 impl Client {
     /// For a connection that was asked for in `tunnel`.
     pub(crate) fn new(gate: &Arc<Gate>, tunnel: &Arc<Tunnel>, asked: Asked, report: Report) -> Arc<Self> {
-        let Asked { authority, target, mesh, own } = asked;
+        let Asked { authority, target, mesh, own, passed } = asked;
         let source = source(&mesh, &own, tunnel);
         let table = table(gate, &mesh, &target);
         let guard = guard::guard(gate, &mesh, &own, &target);
@@ -73,6 +75,7 @@ impl Client {
             _place: gate.lane(&tunnel).open.list(client.clone()),
             gate,
             tunnel,
+            passed,
             report,
             pending: AllPending::default(),
             unread: Arc::default(),

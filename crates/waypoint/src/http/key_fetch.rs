@@ -62,7 +62,8 @@ pub(super) async fn keys(client: &Arc<Client>, uri: &str) -> Result<Bytes, Strin
     let destination = SocketAddr::new(address.address, port);
     let plan = route_around(&view.mesh, &view.own, destination, &silent, &mut rand::random::<u64>)
         .map_err(|error| error.to_string())?;
-    let caller = Caller { own: &view.own, from: client.tunnel.local, service: Some(&service), connect_timeout: None };
+    let (from, service) = (client.tunnel.local, Some(&service));
+    let caller = Caller { own: &view.own, from, service, connect_timeout: None, passed: client.passed };
     let mut last = "it has no endpoint".to_owned();
     for route in plan.attempts() {
         if !matches!(route, Route::Hbone { .. }) {

@@ -134,6 +134,7 @@ impl From<Failure> for Refusal {
                 _ => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
             },
             Failure::NoRoute | Failure::Outside(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::NoRoute),
+            Failure::Circle { .. } => (StatusCode::LOOP_DETECTED, Flag::NoRoute),
             Failure::Denied(denied) => return Self::denied(&**denied),
             Failure::Overflow(_) => (StatusCode::SERVICE_UNAVAILABLE, Flag::Overflow),
             Failure::Stopped => (StatusCode::SERVICE_UNAVAILABLE, Flag::Stopped),

@@ -17,7 +17,7 @@ use super::head::Asks;
 use super::refusal::{Flag, Refusal};
 use crate::balance::{Limit, Seat, Tried, Wish, hash};
 use crate::failure::Failure;
-use crate::http_pool::{Kind, Lack, Leased, New, Terms, UpstreamKey};
+use crate::http_pool::{HandshakeError, Kind, Lack, Leased, New, Terms, UpstreamKey};
 use crate::request_body::RequestBody;
 use crate::upstream::{self, Caller, Next, Plan, Room};
 
@@ -262,10 +262,10 @@ async fn ask(
     pending: &mut Option<Request<RequestBody>>,
 ) -> Result<(Response<Incoming>, Leased), Unanswered> {
     let lane = client.lane();
-    let key = UpstreamKey::new(next.route, kind);
+    let key = UpstreamKey::new(next.route, kind, client.passed);
     let connect_timeout = next.of.and_then(|of| of.rules.connect_timeout);
     let (service, from) = (to.target.service(), client.tunnel.local);
-    let caller = Caller { own: &to.view.own, from, service, connect_timeout };
+    let caller = Caller { own: &to.view.own, from, service, connect_timeout, passed: client.passed };
     // HTTP/2 requests that lost a connection together share the next one, too.
     let most = if key.is_shared() { SHARED_LOST_MOST } else { 1 };
     let mut lost = 0;
@@ -287,6 +287,10 @@ async fn ask(
             Err(Lack::Failure(failure)) => {
                 let again = failure.may_try_another_endpoint();
                 return Err(Unanswered { refusal: failure.into(), again });
+            }
+            Err(Lack::Handshake(error @ HandshakeError::NotHttp2)) => {
+                let refusal = Refusal::new(StatusCode::BAD_GATEWAY, Flag::UpstreamTermination, error.to_string());
+                return Err(Unanswered { refusal, again: true });
             }
             Err(Lack::Handshake(error)) => return Err(Unanswered { refusal: broken(&error), again: true }),
         };
@@ -438,10 +442,7 @@ fn terminated(error: &hyper::Error) -> Refusal {
     let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
     let is_noise = |reason| matches!(reason, Some(h2::Reason::FRAME_SIZE_ERROR | h2::Reason::PROTOCOL_ERROR));
     if source.is_some_and(|source| source.is_library() && is_noise(source.reason())) {
-        let reason = format!(
-            "what the endpoint answered is not HTTP/2 ({error}{cause}); a request in HTTP/2 goes on in HTTP/2, so ask it over \
-             HTTP/1.1, or let its program speak HTTP/2"
-        );
+        let reason = format!("what the endpoint sent breaks the rules of HTTP/2: {error}{cause}");
         return Refusal::new(StatusCode::BAD_GATEWAY, Flag::UpstreamTermination, reason);
     }
     Refusal::new(

@@ -59,13 +59,20 @@ pub(crate) fn plan(
     match target {
         WaypointTarget::Service { service, port, address } => {
             let destination = SocketAddr::new(*address, *port);
-            Ok(Plan::Balanced(lane.clusters.of(&gate.balancers, mesh, own, service, destination)?))
+            let cluster = lane.clusters.of(&gate.balancers, mesh, own, service, destination)?;
+            match cluster.beyond() {
+                None => Ok(Plan::Balanced(cluster)),
+                Some(destination) => fixed(gate, mesh, own, destination),
+            }
         }
-        WaypointTarget::Pod { address, .. } => {
-            let silent = |address| gate.silent.is_avoided(address);
-            Ok(Plan::Fixed(Box::new(route_around(mesh, own, *address, &silent, &mut rand::random::<u64>)?)))
-        }
+        WaypointTarget::Pod { address, .. } => fixed(gate, mesh, own, *address),
     }
+}
+
+/// The way that any client's connection takes.
+fn fixed(gate: &Gate, mesh: &Mesh, own: &Workload, destination: SocketAddr) -> Result<Plan, Failure> {
+    let silent = |address| gate.silent.is_avoided(address);
+    Ok(Plan::Fixed(Box::new(route_around(mesh, own, destination, &silent, &mut rand::random::<u64>)?)))
 }
 
 impl Plan {
@@ -118,7 +125,12 @@ pub(crate) struct Caller<'a> {
     pub(crate) service: Option<&'a Arc<Service>>,
     /// How long a connect may take, if a rule says so.
     pub(crate) connect_timeout: Option<Duration>,
+    /// How many waypoints have sent it on to another one.
+    pub(crate) passed: u32,
 }
+
+/// Waypoints that may send a request or a connection on to another one, one after the other.
+const PASSED_MOST: u32 = 4;
 
 /// Connects to an endpoint. If there are `others`, one that did not answer before is not waited for long.
 pub(crate) async fn open(
@@ -134,7 +146,10 @@ pub(crate) async fn open(
         Route::Plain { address, .. } => {
             Ok(Stream::Tcp(gate.silent.dial(*address, others, dial::tcp(*address, connect)).await?))
         }
-        Route::Hbone { workload: peer, address, authority, expected, .. } => {
+        Route::Hbone { via_waypoint: true, .. } if caller.passed >= PASSED_MOST => {
+            Err(Failure::Circle { waypoints: caller.passed })
+        }
+        Route::Hbone { workload: peer, address, authority, expected, via_waypoint, .. } => {
             let identity = gate.core.identity(caller.own).await?;
             let key = TunnelKey {
                 from: gate.here,
@@ -144,15 +159,12 @@ pub(crate) async fn open(
                 address: *address,
             };
             let trace = TraceId::random();
-            let request = ConnectRequest {
-                authority: authority.clone(),
-                headers: headers::request(
-                    gate.own.baggage(caller.own),
-                    caller.from,
-                    caller.service.map(|service| &**service),
-                    &trace,
-                ),
-            };
+            let service = caller.service.map(|service| &**service);
+            let mut headers = headers::request(gate.own.baggage(caller.own), caller.from, service, &trace);
+            if *via_waypoint {
+                headers::put_passed(&mut headers, caller.passed + 1);
+            }
+            let request = ConnectRequest { authority: authority.clone(), headers };
             let dial = || gate.silent.dial(*address, others, dial::tls(gate, &identity, *address, expected, connect));
             // This covers our connect and handshake, and the peer's own connect.
             let config = &gate.core.config;

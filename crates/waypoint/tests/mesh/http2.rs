@@ -3,6 +3,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -220,6 +221,33 @@ async fn a_client_may_give_up_a_hundred_requests_at_once() {
     frames.queue_request(201, GET, 1);
     frames.flush().await.unwrap();
     answered(&mut frames, 201).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_does_not_speak_http_2_is_told_of() {
+    for (answer, status, words) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"[..],
+            502,
+            "is not HTTP/2; a request in HTTP/2 goes on",
+        ),
+        (b"", 503, "closed it before HTTP/2 began"),
+    ] {
+        let endpoint = server(move |mut stream| async move {
+            stream.read_u8().await.unwrap();
+            let _ = stream.write_all(answer).await;
+        });
+        let mesh = Mesh::new().await;
+        mesh.service(AppProtocol::Http11, &[endpoint.await]).await;
+        let mut sender = connect(mesh.bridged().await).await;
+        let begun = Instant::now();
+        let request = Request::get("http://web/").body(Full::default()).unwrap();
+        let response = soon("an answer", sender.send_request(request)).await.unwrap();
+        assert_eq!(response.status(), status);
+        let said = soon("the body", response.into_body().collect()).await.unwrap().to_bytes();
+        assert!(String::from_utf8_lossy(&said).contains(words), "{said:?}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "the settings that never come are not waited for");
+    }
 }
 
 /// Reads what comes next until a stream is answered.
