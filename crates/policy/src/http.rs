@@ -31,7 +31,7 @@ pub use authentication::{Caller, Keys, Rewritten};
 pub use changes::Changes;
 pub use decision::{Answer, Chosen, Decision, Destination, Forward, Held, Outcome};
 pub use error::{Refusal, RuleError};
-pub use guard::{Denied, Guard, Judgement, Matched, Note, Says, check_policy};
+pub use guard::{Denied, Guard, Judgement, Matched, Note, Says, mistakes};
 pub use request::Request;
 pub use rule::{CompiledRule, check};
 pub use session::{Scope, Sessions, Token};

@@ -118,7 +118,15 @@ impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
 /// # Errors
 /// If one is asked for that does not exist.
 pub(crate) async fn chosen<S: Source>(source: &S, wanted: &[String]) -> anyhow::Result<Vec<String>> {
-    among(source.nodes().await?, wanted)
+    let nodes = source.nodes().await?;
+    if let Some(other) = wanted.iter().find(|wanted| wanted.contains('/') && !nodes.contains(wanted)) {
+        anyhow::bail!(
+            "{other} is no node; the nodes are {}. Of a waypoint, `leno status` shows whether it is in sync, and `leno explain` \
+             what becomes of a request there",
+            nodes.join(", ")
+        );
+    }
+    among(nodes, wanted)
 }
 
 /// As [`chosen`], among nodes and waypoints. Whoever may not list those is told of the nodes.

@@ -16,6 +16,7 @@ use leno_objects::{
     AuthorizationPolicy, Gateway, GatewayClass, IpBlock, JwtRule, Operation, PolicyAction, PolicyTargetReference,
     RequestAuthentication, Service, Source, When,
 };
+use leno_policy::http::mistakes;
 
 use super::authorization::{is_dry_run, policy_name};
 use super::index::Known;
@@ -103,8 +104,14 @@ fn problem_of_tokens(policy: &RequestAuthentication, translated: &Policy) -> Opt
     if !policy.not_understood.is_empty() {
         return Some(policy.not_understood.join("; "));
     }
-    let checked = leno_policy::http::check_policy(translated);
-    checked.err().map(|(index, error)| format!("spec.jwtRules[{index}]: {error}"))
+    together(
+        mistakes(translated).into_iter().map(|(index, error)| format!("spec.jwtRules[{index}]: {error}")).collect(),
+    )
+}
+
+/// Mistakes as one text; `None` if there are none.
+fn together(mistakes: Vec<String>) -> Option<String> {
+    (!mistakes.is_empty()).then(|| mistakes.join("; "))
 }
 
 /// Why a policy can't be followed to the letter, whatever else there is in the mesh.
@@ -137,12 +144,12 @@ fn rules(policy: &AuthorizationPolicy, translated: &mut Policy) -> Result<(), St
     if !policy.not_understood.is_empty() {
         return Err(policy.not_understood.join("; "));
     }
+    let mut problems = Vec::new();
     for (index, one) in policy.spec.rules.iter().enumerate() {
-        let one = rule(policy, one).map_err(|why| format!("spec.rules[{index}]: {why}"))?;
-        translated.rules.push(one);
+        translated.rules.push(rule(policy, one, |why| problems.push(format!("spec.rules[{index}]: {why}"))));
     }
-    let checked = leno_policy::http::check_policy(translated);
-    checked.map_err(|(index, error)| format!("spec.rules[{index}]: {error}"))
+    problems.extend(mistakes(translated).into_iter().map(|(index, error)| format!("spec.rules[{index}]: {error}")));
+    together(problems).map_or(Ok(()), Err)
 }
 
 fn token_rule(options: &Options, rule: &JwtRule) -> TokenRule {
@@ -327,7 +334,8 @@ fn blocks(blocks: &[IpBlock]) -> Vec<Name> {
     blocks.iter().map(|block| block.0.to_string().into()).collect()
 }
 
-fn rule(policy: &AuthorizationPolicy, rule: &leno_objects::Rule) -> Result<PolicyRule, String> {
+/// A rule as it is enforced. Conditions that are not known are told and left out.
+fn rule(policy: &AuthorizationPolicy, rule: &leno_objects::Rule, mut unknown: impl FnMut(String)) -> PolicyRule {
     let mut clauses = Vec::new();
     if !rule.from.is_empty() {
         let alternatives = rule.from.iter().map(|from| source(policy, &from.source)).collect();
@@ -337,9 +345,12 @@ fn rule(policy: &AuthorizationPolicy, rule: &leno_objects::Rule) -> Result<Polic
         clauses.push(PolicyClause { alternatives: rule.to.iter().map(|to| operation(&to.operation)).collect() });
     }
     for when in &rule.when {
-        clauses.push(PolicyClause { alternatives: vec![vec![condition(policy, when)?]] });
+        match condition(policy, when) {
+            Ok(test) => clauses.push(PolicyClause { alternatives: vec![vec![test]] }),
+            Err(why) => unknown(why),
+        }
     }
-    Ok(PolicyRule { clauses })
+    PolicyRule { clauses }
 }
 
 /// Why an authoriser can't be asked as the mesh is, and what follows. `namespace` is the policy's, and its waypoints'.

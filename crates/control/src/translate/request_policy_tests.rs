@@ -248,6 +248,10 @@ fn what_is_not_understood_is_sent_closed() {
         ("{to: [{operation: {paths: ['/a;b']}}]}", "spec.rules[0]"),
         ("{to: [{operation: {paths: ['/{*}/{x}']}}]}", "whole segments"),
         ("{when: [{key: experimental.envoy.filters.x, values: [a]}]}", "no attribute"),
+        (
+            "{when: [{key: experimental.envoy.filters.x, values: [a]}], to: [{operation: {paths: ['/a;b']}}]}",
+            "filters.x\"; spec.rules[0]: ",
+        ),
     ] {
         let mut translator = shop();
         translator.apply(upserts(&object("shop", &format!("{{{TO_WEB}, rules: [{rule}]}}"))));

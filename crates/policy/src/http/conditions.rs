@@ -120,6 +120,10 @@ pub(super) fn normal(value: &Name) -> Result<Name, RuleError> {
     });
     match path::normalise(encoded.as_bytes()) {
         Ok(path) => Ok(path.as_ref().into()),
-        Err(error) => Err(RuleError::Path { value: value.clone(), problem: error.to_string() }),
+        Err(_) if value.contains('?') => Err(RuleError::Path {
+            value: value.clone(),
+            problem: "paths are compared without the query; leave out what begins with ?".to_owned(),
+        }),
+        Err(error) => Err(RuleError::Path { value: value.clone(), problem: format!("it {}", error.what()) }),
     }
 }

@@ -353,15 +353,15 @@ impl Rule {
     }
 }
 
-/// Whether the policy can be enforced to the letter.
-///
-/// # Errors
-/// The rule that can't, counted from 0, and why.
-pub fn check_policy(policy: &Policy) -> Result<(), (usize, RuleError)> {
-    for (index, rule) in policy.tokens.iter().enumerate() {
-        authentication::Compiled::new(rule).map_err(|error| (index, error))?;
-    }
-    Compiled::new(policy).map(drop)
+/// What of a policy can't be enforced to the letter: the rules, counted from 0, and why.
+pub fn mistakes(policy: &Policy) -> Vec<(usize, RuleError)> {
+    let tokens = policy.tokens.iter().enumerate();
+    let tokens = tokens.filter_map(|(index, rule)| Some((index, authentication::Compiled::new(rule).err()?)));
+    let rules = policy.rules.iter().enumerate().flat_map(|(index, rule)| {
+        let tests = rule.clauses.iter().flat_map(|clause| clause.alternatives.iter().flatten());
+        tests.filter_map(move |test| Some((index, Test::new(test).err()?)))
+    });
+    tokens.chain(rules).collect()
 }
 
 fn token_rules(policy: &Policy) -> Result<Vec<authentication::Compiled>, RuleError> {

@@ -34,7 +34,8 @@ pub enum PathError {
 }
 
 impl PathError {
-    fn what(self) -> &'static str {
+    /// What is wrong, as the end of a sentence about the path.
+    pub(super) fn what(self) -> &'static str {
         match self {
             Self::NoSlash => "does not begin with a slash",
             Self::Byte => "has a control character, a space, a # or a byte that is not ASCII",

@@ -122,6 +122,10 @@ impl Runner {
             }
             let (reason, message) = match ended {
                 Ok(0) => ("Completed", "ended with exit code 0; it is started again".to_owned()),
+                // 128 and more: by a signal. One that asks nobody leaves no last words.
+                Ok(code @ (137 | 143)) => {
+                    ("CrashLoopBackOff", format!("killed by signal {} (exit code {code})", code - 128))
+                }
                 Ok(code) => ("CrashLoopBackOff", format!("ended with exit code {code}{}", last_words(&self.log))),
                 Err(message) => ("CreateContainerError", message),
             };
@@ -191,18 +195,23 @@ impl Runner {
     }
 }
 
+/// Bytes of a log that are looked at for a reason.
+const MOST_SAID: usize = 400;
+
 /// The end of a log: what a program said before it failed is usually the reason.
 fn last_words(log: &std::path::Path) -> String {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let read = || -> std::io::Result<String> {
         let mut file = crate::run_dir::open_file(log)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(400)))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST_SAID as u64)))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let text = read().unwrap_or_default();
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    if last.is_empty() { String::new() } else { format!(": {last}") }
+    // The beginning of one long line is missing.
+    let cut = if text.len() >= MOST_SAID && !text.trim_end().contains('\n') { "…" } else { "" };
+    if last.is_empty() { String::new() } else { format!(": {cut}{last}") }
 }
