@@ -12,6 +12,7 @@ pub mod endpoints;
 pub mod explained;
 mod feed;
 pub mod gateway_status;
+mod hint;
 pub mod lint;
 pub mod lookup;
 pub mod roots;

@@ -7,9 +7,11 @@ use leno_policy::find::{LookupError, Target, find_target, find_workloads};
 
 use leno_objects::did_you_mean;
 
+use crate::hint::hint;
+
 /// Nothing in the mesh has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{source}{}", .meant.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default())]
+#[error("{source}{}", hint(.meant.as_deref()))]
 pub struct Error {
     /// Why nothing was found.
     pub source: LookupError,

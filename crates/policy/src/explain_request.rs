@@ -1,7 +1,7 @@
 //! Why does, or doesn't, a request pass a waypoint? Which policies decide, which rule of a route it follows, and which endpoints
 //! it may reach. Calls the functions that the waypoint decides with, so the words are the same.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -20,7 +20,7 @@ use crate::http::authorizer::service;
 use crate::http::{Caller, Chosen, Denied, Guard, Judgement, Request, Subject, Table, host, path};
 use crate::routing::{self, Way};
 use crate::server_name::ServerName;
-use crate::waypoint::beyond;
+use crate::waypoint::{addressed, any_address, beyond};
 use crate::waypoint_target::{WaypointTarget, waypoint_target};
 use crate::{explain_defaults, explain_endpoint_policy, explain_token};
 
@@ -684,7 +684,7 @@ fn refused_by_backend(
     out: &mut AtWaypoint,
     asked: &mut Vec<PolicyAsked>,
 ) -> Option<Refused> {
-    let address = service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address);
+    let address = any_address(service);
     let backend = WaypointTarget::Service { service: service.clone(), port, address };
     let policies = policies_of_backend(at.mesh, at.own, at.target, &backend)?;
     let guard = Guard::new(policies.values().map(|policy| &**policy));
@@ -786,10 +786,9 @@ fn told_of_endpoints(mesh: &Mesh, service: &Service, port: u16, out: &mut AtWayp
 
 /// As a client's connection: to the service's own address, or to a pod's if it has none.
 fn through_its_waypoint(mesh: &Mesh, own: &Arc<Workload>, service: &Arc<Service>, port: u16, backend: &mut Backend) {
-    let here = service.addresses.iter().find(|its| its.network == own.network);
-    let address = here.map(|its| SocketAddr::new(its.address, port)).or_else(|| {
-        let like = Ipv4Addr::UNSPECIFIED.into();
-        let (candidates, _) = endpoints::candidates(mesh, own, service, port, Purpose::Service, like);
+    let like = SocketAddr::new(any_address(service), port);
+    let address = addressed(own, service, like).or_else(|| {
+        let (candidates, _) = endpoints::candidates(mesh, own, service, port, Purpose::Service, like.ip());
         closest_first(candidates).first().map(|candidate| candidate.target)
     });
     let found = address.map(|address| routing::route(mesh, own, address, &mut || 0));
@@ -810,8 +809,7 @@ fn of_service(
     address: Option<std::net::IpAddr>,
     backend: &mut Backend,
 ) {
-    let like = address.or_else(|| service.addresses.first().map(|own| own.address));
-    let like = like.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    let like = address.unwrap_or_else(|| any_address(service));
     let (candidates, counts) = endpoints::candidates(mesh, own, service, port, Purpose::Service, like);
     if candidates.is_empty() || service.not_understood.is_some() {
         backend.refused = Some(Refused { status: Some(503), reason: no_endpoint(service, port, counts).to_string() });

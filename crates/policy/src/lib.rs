@@ -44,5 +44,5 @@ pub use routing::{
 };
 pub use server_name::{DeniedUnread, ServerName};
 pub use understood::NotUnderstood;
-pub use waypoint::{WaypointProblem, beyond, serves};
+pub use waypoint::{WaypointProblem, addressed, any_address, beyond, serves};
 pub use waypoint_target::{WaypointRefusal, WaypointTarget, waypoint_target};

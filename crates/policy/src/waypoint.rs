@@ -1,7 +1,7 @@
 //! Which waypoint must a connection pass, and at which address?
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use leno_model::{
@@ -102,17 +102,33 @@ pub(crate) fn is_waypoint(mesh: &Mesh, workload: &Workload, gateway: &GatewayAdd
     }
 }
 
+/// The waypoints that the service names.
+fn named(service: &Service) -> impl Iterator<Item = &GatewayAddress> {
+    service.waypoint.iter().chain(service.weighted_waypoints.iter().map(|weighted| &weighted.destination))
+}
+
 /// Whether `workload` is an instance of a waypoint that the service names.
 pub fn serves(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
-    let weighted = service.weighted_waypoints.iter().map(|w| &w.destination);
-    service.waypoint.iter().chain(weighted).any(|gateway| is_waypoint(mesh, workload, gateway))
+    named(service).any(|gateway| is_waypoint(mesh, workload, gateway))
 }
 
 /// Whether the service has a waypoint, and `workload` is no instance of it: what a route of another service sends there has to
 /// pass that waypoint, too.
 pub fn beyond(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
-    let named = service.waypoint.is_some() || !service.weighted_waypoints.is_empty();
-    named && !serves(mesh, workload, service)
+    named(service).next().is_some() && !serves(mesh, workload, service)
+}
+
+/// The first of the service's own addresses, for who has no other reason to prefer one; `0.0.0.0` if it is headless.
+pub fn any_address(service: &Service) -> IpAddr {
+    service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address)
+}
+
+/// The service's own address in the network of `source`, with the port of `like`, and of its family if it has one; `None` if
+/// the service is headless.
+pub fn addressed(source: &Workload, service: &Service, like: SocketAddr) -> Option<SocketAddr> {
+    let here = service.addresses.iter().filter(|its| its.network == source.network).map(|its| its.address);
+    let address = here.max_by_key(|address| address.is_ipv4() == like.is_ipv4())?;
+    Some(SocketAddr::new(address, like.port()))
 }
 
 /// The services with a waypoint that `workload` serves at its own port `port`. Who addresses the pod itself, as the clients
@@ -120,12 +136,11 @@ pub fn beyond(mesh: &Mesh, workload: &Workload, service: &Service) -> bool {
 pub(crate) fn guarded<'m>(mesh: &'m Mesh, workload: &Workload, port: u16) -> impl Iterator<Item = &'m Arc<Service>> {
     let serves = move |id: &ServiceName, own: &[Port]| {
         let service = mesh.service(id)?;
-        let named = service.waypoint.is_some() || !service.weighted_waypoints.is_empty();
         let target = |of: &Port| {
             let own = own.iter().find(|own| own.service_port == of.service_port && own.transport == of.transport);
             own.map_or(of.target_port, |own| own.target_port)
         };
-        (named && service.tcp_ports().any(|of| target(of) == port)).then_some(service)
+        (named(service).next().is_some() && service.tcp_ports().any(|of| target(of) == port)).then_some(service)
     };
     let mut found = SmallVec::<[&Arc<Service>; 1]>::new();
     for (id, ports) in &workload.services {
@@ -140,7 +155,7 @@ pub(crate) fn guarding<'m>(mesh: &'m Mesh, workload: &Workload, port: u16) -> Op
         return None;
     }
     let service = guarded(mesh, workload, port).next()?;
-    service.waypoint.as_ref().or_else(|| service.weighted_waypoints.first().map(|weighted| &weighted.destination))
+    named(service).next()
 }
 
 /// Displays a gateway reference.

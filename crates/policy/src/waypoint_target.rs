@@ -1,14 +1,14 @@
 //! What may a waypoint be asked for? A peer names a service or a pod. A waypoint serves those that name it as theirs, and
 //! nobody else.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use leno_model::{Mesh, Service, ServiceName, Workload};
 
 use crate::authority::{Authority, AuthorityError, parse_authority};
 use crate::understood::NotUnderstood;
-use crate::waypoint::{guarded, is_waypoint, serves};
+use crate::waypoint::{any_address, guarded, is_waypoint, serves};
 
 /// What a connection through a waypoint is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub fn waypoint_target(mesh: &Mesh, own: &Workload, authority: &str) -> Result<W
             let service = mesh
                 .service_by_hostname(&host, &own.namespace)
                 .ok_or_else(|| WaypointRefusal::UnknownHost(host.clone()))?;
-            let like = service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address);
+            let like = any_address(service);
             of_service(mesh, own, service, port, like)
         }
         Authority::Address(address) => {

@@ -1,11 +1,10 @@
 //! A connection that was asked for: whom it is for, and from whom it comes.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use leno_model::{Mesh, Workload};
-use leno_policy::WaypointTarget;
 use leno_policy::http::Destination;
+use leno_policy::{WaypointTarget, any_address};
 use leno_proxy::tunnels::Tunnel;
 
 /// A connection that was asked for.
@@ -34,6 +33,5 @@ pub(crate) fn backend(mesh: &Mesh, asked: &WaypointTarget, to: &Destination) -> 
         return Some(asked.clone());
     }
     let service = mesh.service(&to.service)?;
-    let address = service.addresses.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |own| own.address);
-    Some(WaypointTarget::Service { service: service.clone(), port: to.port, address })
+    Some(WaypointTarget::Service { service: service.clone(), port: to.port, address: any_address(service) })
 }

@@ -5,6 +5,8 @@ use leno_objects::{
     WAYPOINT_FORWARD_CLIENT_CERT, WAYPOINT_MEMORY, WAYPOINT_NODE_SELECTOR, WAYPOINT_REPLICAS, did_you_mean,
 };
 
+use crate::hint::hint;
+
 /// What the annotations of Leno begin with.
 const OURS: &str = "leno.mesh/";
 
@@ -59,8 +61,7 @@ pub(super) fn of(kind: Kind, metadata: &ObjectMeta) -> Vec<String> {
             if kind == Kind::Pod && meant.is_none() {
                 return None;
             }
-            let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-            Some(format!("annotation {name} means nothing to this version of Leno{hint}"))
+            Some(format!("annotation {name} means nothing to this version of Leno{}", hint(meant)))
         }
     };
     ours.filter_map(|name| wrong(name)).collect()

@@ -5,6 +5,7 @@ use leno_objects::{
     WAYPOINT_BYPASS, WAYPOINT_FORWARD_CLIENT_CERT, did_you_mean, named_waypoint,
 };
 
+use crate::hint::hint;
 use crate::translate::waypoint::allows;
 
 /// What is wrong with the labels of an object that decides which waypoint is used.
@@ -21,7 +22,7 @@ pub(super) fn of_user(store: &ObjectStore, kind: Kind, metadata: &ObjectMeta, la
     let said = format!("label {USE_WAYPOINT}={name}");
     let Some(gateway) = Gateway::get(store, namespace, name) else {
         let names: Vec<&str> = Gateway::list(store, namespace).map(|gateway| &*gateway.metadata.name).collect();
-        let meant = did_you_mean(name, names).map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+        let meant = hint(did_you_mean(name, names));
         return Some(format!(
             "{said}: there is no Gateway {namespace}/{name}, so connections that must pass it are refused{meant}"
         ));

@@ -15,6 +15,7 @@ use leno_objects::{ConfigMap, GoDuration, ObjectKey, ObjectStore, did_you_mean};
 use serde_json::{Map, Value};
 
 use super::{Options, provider_http};
+use crate::hint::hint;
 
 /// The entry of the mesh's configuration in its ConfigMap: YAML as it is written, JSON as it is read here, which
 /// [`mesh_config_entry`] makes of it.
@@ -130,9 +131,8 @@ impl Providers {
             (_, Some(why)) => Err(format!("{place} can't be read: {why}")),
             (Some(Err(why)), None) => Err(format!("provider {name:?} of {place}: {why}")),
             (None, None) if self.is_there => {
-                let meant = did_you_mean(name, self.known.keys().map(|known| &**known));
-                let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-                Err(format!("{place} has no provider {name:?} in extensionProviders{hint}"))
+                let meant = hint(did_you_mean(name, self.known.keys().map(|known| &**known)));
+                Err(format!("{place} has no provider {name:?} in extensionProviders{meant}"))
             }
             (None, None) => Err(format!("no provider {name:?} is known, because there is no {place}")),
         }

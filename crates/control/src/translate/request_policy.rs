@@ -101,17 +101,17 @@ fn tokens(options: &Options, policy: &RequestAuthentication, targets: Vec<Policy
 }
 
 fn problem_of_tokens(policy: &RequestAuthentication, translated: &Policy) -> Option<String> {
-    if !policy.not_understood.is_empty() {
-        return Some(policy.not_understood.join("; "));
-    }
-    together(
-        mistakes(translated).into_iter().map(|(index, error)| format!("spec.jwtRules[{index}]: {error}")).collect(),
-    )
+    together(&policy.not_understood).or_else(|| together(&of_rules("spec.jwtRules", translated)))
 }
 
-/// Mistakes as one text; `None` if there are none.
-fn together(mistakes: Vec<String>) -> Option<String> {
-    (!mistakes.is_empty()).then(|| mistakes.join("; "))
+/// Problems as one text; `None` if there are none.
+fn together(problems: &[String]) -> Option<String> {
+    (!problems.is_empty()).then(|| problems.join("; "))
+}
+
+/// What of the rules, which stand in the field `at`, can't be enforced.
+fn of_rules(at: &str, translated: &Policy) -> Vec<String> {
+    mistakes(translated).into_iter().map(|(index, error)| format!("{at}[{index}]: {error}")).collect()
 }
 
 /// Why a policy can't be followed to the letter, whatever else there is in the mesh.
@@ -121,10 +121,8 @@ pub(super) fn problem(policy: Attachable<'_>) -> Option<String> {
             // Where keys are read says nothing of whether a rule can be.
             problem_of_tokens(policy, &tokens(&Options::default(), policy, Vec::new()))
         }
-        Attachable::Authorization(it) if !policy.is_attached() => {
-            (!it.not_understood.is_empty()).then(|| it.not_understood.join("; "))
-        }
-        Attachable::Authorization(policy) => rules(policy, &mut untargeted(policy)).err(),
+        Attachable::Authorization(it) if !policy.is_attached() => together(&it.not_understood),
+        Attachable::Authorization(policy) => rules(policy, &mut untargeted(policy)),
     }
 }
 
@@ -139,17 +137,17 @@ fn untargeted(policy: &AuthorizationPolicy) -> Policy {
     Policy { dry_run: is_dry_run(policy), ..Policy::new(policy_name(policy), action) }
 }
 
-/// Puts a policy's rules into what it becomes.
-fn rules(policy: &AuthorizationPolicy, translated: &mut Policy) -> Result<(), String> {
-    if !policy.not_understood.is_empty() {
-        return Err(policy.not_understood.join("; "));
+/// Puts a policy's rules into what it becomes. Returns why they can't be enforced to the letter, if that is so.
+fn rules(policy: &AuthorizationPolicy, translated: &mut Policy) -> Option<String> {
+    if let Some(problem) = together(&policy.not_understood) {
+        return Some(problem);
     }
     let mut problems = Vec::new();
     for (index, one) in policy.spec.rules.iter().enumerate() {
         translated.rules.push(rule(policy, one, |why| problems.push(format!("spec.rules[{index}]: {why}"))));
     }
-    problems.extend(mistakes(translated).into_iter().map(|(index, error)| format!("spec.rules[{index}]: {error}")));
-    together(problems).map_or(Ok(()), Err)
+    problems.extend(of_rules("spec.rules", translated));
+    together(&problems)
 }
 
 fn token_rule(options: &Options, rule: &JwtRule) -> TokenRule {
@@ -226,9 +224,8 @@ fn authorization(
     if authorizer.is_some() {
         (translated.action, translated.authorizer) = (Action::Custom, authorizer);
     }
-    if let Err(problem) = rules(policy, &mut translated) {
-        close(&mut translated, Some(problem), &mut out.warnings);
-    }
+    let problem = rules(policy, &mut translated);
+    close(&mut translated, problem, &mut out.warnings);
     if translated.action == Action::Custom && translated.rules.iter().any(asks_for_a_token) {
         out.warnings.push(
             "what a rule says of a token is taken to be so: with action CUSTOM the authoriser is asked before tokens are looked at"

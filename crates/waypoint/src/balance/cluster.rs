@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use leno_model::http::{Balancing, HashOf};
 use leno_model::{Mesh, Service, Workload};
 use leno_policy::balance::{self, By, START, Seen, State};
-use leno_policy::{RouteError, beyond, reachable, route_to_reachable};
+use leno_policy::{RouteError, addressed, beyond, reachable, route_to_reachable};
 use leno_proxy::peers::Silent;
 
 use super::endpoint::{Common, Endpoint};
@@ -73,13 +73,6 @@ impl Tried {
     fn all(&self) -> &[usize] {
         &self.places[..self.count]
     }
-}
-
-/// The service's own address, if it has one, with its port.
-fn addressed(own: &Workload, service: &Service, like: SocketAddr) -> Option<SocketAddr> {
-    let here = service.addresses.iter().filter(|its| its.network == own.network).map(|its| its.address);
-    let address = here.max_by_key(|address| address.is_ipv4() == like.is_ipv4())?;
-    Some(SocketAddr::new(address, like.port()))
 }
 
 impl Cluster {

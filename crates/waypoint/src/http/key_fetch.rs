@@ -15,7 +15,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use leno_policy::{Route, route_around};
+use leno_policy::Route;
 use leno_tls::jwk::LONGEST_SET;
 use leno_tls::{ControlConnector, HANDSHAKE_TIMEOUT, RootSource};
 use tokio::net::TcpStream;
@@ -52,16 +52,13 @@ pub(super) async fn keys(client: &Arc<Client>, uri: &str) -> Result<Bytes, Strin
         let why = "a service of the mesh is read over http, which the mesh encrypts; write http instead of https";
         return Err(why.to_owned());
     }
-    // As any client would reach it: through its waypoint, if it has one.
     let own_network = service.addresses.iter().find(|its| its.network == view.own.network);
     let Some(address) = own_network else {
         return Err(format!("Service {} is headless; its keys are read from a Service with a ClusterIP", service.id));
     };
     let gate = &client.gate;
-    let silent = |address| gate.silent.is_avoided(address);
     let destination = SocketAddr::new(address.address, port);
-    let plan = route_around(&view.mesh, &view.own, destination, &silent, &mut rand::random::<u64>)
-        .map_err(|error| error.to_string())?;
+    let plan = upstream::as_any_client(gate, &view.mesh, &view.own, destination).map_err(|error| error.to_string())?;
     let (from, service) = (client.tunnel.local, Some(&service));
     let caller = Caller { own: &view.own, from, service, connect_timeout: None, passed: client.passed };
     let mut last = "it has no endpoint".to_owned();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use leno_model::http::HashOf;
 use leno_model::{Mesh, Service, Workload};
-use leno_policy::{Route, RoutePlan, WaypointTarget, route_around};
+use leno_policy::{Route, RouteError, RoutePlan, WaypointTarget, route_around};
 use leno_proxy::peers::headers::{self, TraceId};
 use leno_proxy::peers::{self, TunnelKey};
 use leno_tunnel::{ConnectRequest, timers};
@@ -62,17 +62,22 @@ pub(crate) fn plan(
             let cluster = lane.clusters.of(&gate.balancers, mesh, own, service, destination)?;
             match cluster.beyond() {
                 None => Ok(Plan::Balanced(cluster)),
-                Some(destination) => fixed(gate, mesh, own, destination),
+                Some(destination) => Ok(Plan::Fixed(Box::new(as_any_client(gate, mesh, own, destination)?))),
             }
         }
-        WaypointTarget::Pod { address, .. } => fixed(gate, mesh, own, *address),
+        WaypointTarget::Pod { address, .. } => Ok(Plan::Fixed(Box::new(as_any_client(gate, mesh, own, *address)?))),
     }
 }
 
-/// The way that any client's connection takes.
-fn fixed(gate: &Gate, mesh: &Mesh, own: &Workload, destination: SocketAddr) -> Result<Plan, Failure> {
+/// The way that any client's connection takes: through the waypoint of the destination, if it has one.
+pub(crate) fn as_any_client(
+    gate: &Gate,
+    mesh: &Mesh,
+    own: &Workload,
+    destination: SocketAddr,
+) -> Result<RoutePlan, RouteError> {
     let silent = |address| gate.silent.is_avoided(address);
-    Ok(Plan::Fixed(Box::new(route_around(mesh, own, destination, &silent, &mut rand::random::<u64>)?)))
+    route_around(mesh, own, destination, &silent, &mut rand::random::<u64>)
 }
 
 impl Plan {
