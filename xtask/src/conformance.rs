@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::cluster::{Layout, Unreachable, build, load, say};
+use crate::image::workspace;
 
 /// Namespaces that the suite makes. They are made before, so that their waypoints are there when its pods start.
 const NAMESPACES: [&str; 2] = ["gateway-conformance-mesh", "gateway-conformance-mesh-consumer"];
@@ -234,11 +235,6 @@ impl Ends {
             took.as_secs_f64()
         ));
     }
-}
-
-fn workspace() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
 }
 
 #[cfg(test)]

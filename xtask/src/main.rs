@@ -10,6 +10,7 @@ mod codegen;
 mod conformance;
 mod elf;
 mod image;
+mod package;
 mod whole_file;
 
 fn main() -> Result<ExitCode> {
@@ -20,8 +21,12 @@ fn main() -> Result<ExitCode> {
         Some("conformance") => return conformance::run(arguments),
         Some("codegen") => codegen::run()?,
         Some("image") => image::run(arguments)?,
+        Some("package") => package::run(arguments)?,
         other => {
-            bail!("unknown command {:?}; there is: cluster, codegen, conformance, image", other.unwrap_or_default())
+            bail!(
+                "unknown command {:?}; there is: cluster, codegen, conformance, image, package",
+                other.unwrap_or_default()
+            )
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -17,13 +17,13 @@ const STATIC: &str = "target-feature=+crt-static";
 
 /// How the program is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Profile {
+pub(crate) enum Profile {
     /// What is shipped. Everything is compiled anew in a directory of its own, because no compiler may learn a path of
     /// this machine.
     Dist,
     /// Compiled as `cargo build --release` does, and only linked otherwise.
     Release,
-    /// Compiled as `cargo build` does, and only linked otherwise.
+    /// Compiled as `cargo test --workspace` does, and only linked otherwise.
     Dev,
 }
 
@@ -41,7 +41,7 @@ impl FromStr for Profile {
 }
 
 /// Builds it and puts it next to where the archive goes by default, whence the Dockerfile takes it.
-pub(super) fn program(profile: Profile) -> Result<PathBuf> {
+pub(crate) fn program(profile: Profile) -> Result<PathBuf> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace());
     cargo.args(["rustc", "-p", "leno", "--bin", "leno", "--message-format", "json-render-diagnostics"]);
@@ -58,7 +58,7 @@ pub(super) fn program(profile: Profile) -> Result<PathBuf> {
         }
         Profile::Dev => {
             // Line tables are most of the file.
-            cargo.args(["--", "-C", STATIC, "-C", "strip=debuginfo"]);
+            cargo.args(["--features", "as-tested", "--", "-C", STATIC, "-C", "strip=debuginfo"]);
         }
     }
     let output = cargo.stdout(Stdio::piped()).spawn().and_then(Child::wait_with_output).context("running cargo")?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use crate::archive::{Content, Image};
-use build::Profile;
+pub(crate) use build::{Profile, program};
 
 const USAGE: &str = "usage: cargo xtask image [--profile dist|release|dev] [--output FILE] [--binary FILE] [--same-as ARCHIVE]\n\n  \
     --profile   how to build the program; `dist`, the default, is what is shipped: slow to build, and the same bytes from\n              \
@@ -45,15 +45,15 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<()> {
     };
     let binary = match request.binary {
         Some(binary) => binary,
-        None => build::program(request.profile)?,
+        None => program(request.profile)?,
     };
-    let program = fs::read(&binary).with_context(|| format!("reading {}", binary.display()))?;
+    let bytes = fs::read(&binary).with_context(|| format!("reading {}", binary.display()))?;
     let labels = &[
         ("org.opencontainers.image.title", "leno"),
         ("org.opencontainers.image.version", env!("CARGO_PKG_VERSION")),
         ("org.opencontainers.image.licenses", env!("CARGO_PKG_LICENSE")),
     ];
-    let content = Content { image: NAME, file: PROGRAM, program: &program, beside: &[], user: Some(USER), labels };
+    let content = Content { image: NAME, file: PROGRAM, program: &bytes, beside: &[], user: Some(USER), labels };
     let image = Image::new(&content).with_context(|| format!("{} can't be the image's program", binary.display()))?;
     let size = image.write(&request.output)?;
     writeln!(
@@ -120,7 +120,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Request>>
     Ok(Some(request))
 }
 
-fn workspace() -> PathBuf {
+/// The root of the sources.
+pub(crate) fn workspace() -> PathBuf {
     // Without `..`, because paths are shown.
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
