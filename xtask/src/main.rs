@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 mod archive;
+mod ci;
 mod cluster;
 mod codegen;
 mod conformance;
@@ -18,13 +19,15 @@ fn main() -> Result<ExitCode> {
     match arguments.next().as_deref() {
         Some("cluster") => return cluster::run(arguments),
         Some(cluster::PROCESS) => return cluster::process(arguments),
+        Some("ci") => return ci::run(arguments),
+        Some(command @ (ci::STEP | ci::TOOL | ci::PART)) => return ci::hidden(command, arguments),
         Some("conformance") => return conformance::run(arguments),
         Some("codegen") => codegen::run()?,
         Some("image") => image::run(arguments)?,
         Some("package") => package::run(arguments)?,
         other => {
             bail!(
-                "unknown command {:?}; there is: cluster, codegen, conformance, image, package",
+                "unknown command {:?}; there is: ci, cluster, codegen, conformance, image, package",
                 other.unwrap_or_default()
             )
         }

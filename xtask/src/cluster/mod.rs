@@ -14,7 +14,7 @@ mod certificates;
 mod cgroups;
 mod control_plane;
 mod host;
-mod interrupt;
+pub(crate) mod interrupt;
 mod layout;
 pub(crate) mod load;
 mod node;
@@ -37,6 +37,7 @@ use plan::{Families, NODES_MAX, Node, Plan};
 use telling::print;
 
 pub(crate) use process::COMMAND as PROCESS;
+pub(crate) use status::find as status_of;
 pub(crate) use telling::say;
 
 const FAILED: u8 = 1;
@@ -185,6 +186,11 @@ fn called(name: &str) -> Result<Node> {
     number
         .map(|number| Node { number })
         .with_context(|| format!("{name:?} is no node; they are called n1, n2 and so on"))
+}
+
+/// Whether there is a cluster.
+pub(crate) fn is_running() -> bool {
+    Layout::find().is_ok_and(|layout| running(&layout).is_ok())
 }
 
 fn running(layout: &Layout) -> Result<layout::State> {

@@ -18,9 +18,9 @@ use super::{control_plane, node};
 pub(crate) struct Status {
     /// All nodes are ready and every program runs.
     pub(crate) ready: bool,
-    kubeconfig: String,
+    pub(crate) kubeconfig: String,
     /// Holds kubectl and ctr.
-    bin: String,
+    pub(crate) bin: String,
     logs: String,
     toolbox_image: &'static str,
     families: Families,
