@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
+use crate::cluster::interrupt;
 pub(crate) use crate::cluster::say;
 pub(crate) use child::COMMAND as STEP;
 use plan::Tier;
@@ -47,7 +48,13 @@ struct Arguments {
 /// Runs a tier and says how it went.
 pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<ExitCode> {
     let arguments = Arguments::parse_from(std::iter::once("cargo xtask ci".to_owned()).chain(arguments));
-    run::run(arguments.tier)
+    match run::run(arguments.tier) {
+        Err(error) if interrupt::came() => {
+            say(&format!("{error:#}"));
+            Ok(ExitCode::from(interrupt::EXIT_CODE))
+        }
+        ended => ended,
+    }
 }
 
 /// Carries out one of the hidden commands.

@@ -32,9 +32,10 @@ const SUMMARY: &str = "summary";
 /// Steps that are known before anything is compiled.
 pub(super) fn before_the_build(tier: Tier, places: &Places) -> Result<Vec<Step>> {
     Ok(match tier {
+        // In the background they go in this order: what others wait for comes first.
         Tier::All => {
-            [lint(places)?, gathering(places), vec![build(), image()], clippy(), cluster_programs(), fuzz(places)]
-                .concat()
+            let compiled = vec![build(), image()];
+            [gathering(places), compiled, cluster_programs(), lint(places)?, clippy(), fuzz(places)].concat()
         }
         Tier::Lint => [lint(places)?, clippy_at_once()].concat(),
         Tier::Measured => [gathering(places), vec![build()]].concat(),

@@ -81,16 +81,29 @@ const PROGRAMS: &[&str] = &[
     "/usr/lib/python3/dist-packages/grpc/__init__.py",
 ];
 
-fn servers() -> Vec<Server<'static>> {
-    let server = |name, port, command| Server { name, node: "node-2", port, readiness: Readiness::Accepts, command };
-    vec![
-        server("nginx", 8080, NGINX),
-        server("redis", 6379, REDIS),
-        server("postgres", 5432, POSTGRES),
+/// Servers and what is done with them, in parts that don't need each other, so that they can run at the same time.
+struct Part {
+    servers: &'static [Server<'static>],
+    check: fn(&Stage),
+}
+
+const REQUESTS: Part = Part {
+    servers: &[server("nginx", 8080, NGINX), server("redis", 6379, REDIS), server("postgres", 5432, POSTGRES)],
+    check: requests,
+};
+
+const STREAMS: Part = Part { servers: &[server("banner", 7000, BANNER), server("grpc", 9000, GRPC)], check: streams };
+
+const BULK: Part = Part {
+    servers: &[
         Server { readiness: Readiness::Listens, ..server("iperf", 5201, IPERF) },
         server("banner", 7000, BANNER),
-        server("grpc", 9000, GRPC),
-    ]
+    ],
+    check: bulk,
+};
+
+const fn server(name: &'static str, port: u16, command: &'static str) -> Server<'static> {
+    Server { name, node: "node-2", port, readiness: Readiness::Accepts, command }
 }
 
 /// The name, the ClusterIPs of both families and the pods' addresses: all ways to name the destination.
@@ -111,7 +124,7 @@ fn in_url(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
-fn every_program(stage: &Stage) {
+fn requests(stage: &Stage) {
     for (client, namespace) in PAIRS {
         for host in addresses(stage, client, namespace, "nginx") {
             let url = format!("http://{}:8080", in_url(&host));
@@ -149,6 +162,11 @@ fn every_program(stage: &Stage) {
         pg(&format!("postgres.{namespace}"), "pgbench -i -q postgres 2>&1");
         let bench = pg(&format!("postgres.{namespace}"), "pgbench -c 4 -t 25 -C postgres 2>&1");
         assert!(bench.stdout.contains("number of failed transactions: 0"), "{}", bench.stdout);
+    }
+}
+
+fn streams(stage: &Stage) {
+    for (client, namespace) in PAIRS {
         for host in addresses(stage, client, namespace, "banner") {
             let address = format!("TCP:{}:7000", in_url(&host));
             let said = stage.sh(client, &format!("(sleep 0.2; echo pong) | socat -t 10 - {address}")).ok();
@@ -159,6 +177,12 @@ fn every_program(stage: &Stage) {
                 stage.exec(client, &["/usr/bin/python3", "-c", GRPC_CLIENT, &format!("{}:9000", in_url(&host))]).ok();
             assert_eq!(ran.stdout.trim(), "ok", "{client} -> {host}");
         }
+    }
+    idle_connections(stage);
+}
+
+fn bulk(stage: &Stage) {
+    for (client, namespace) in PAIRS {
         for host in addresses(stage, client, namespace, "iperf").into_iter().take(2) {
             for direction in [&[][..], &["-R"], &["-P", "4"]] {
                 let ran = iperf(stage, client, namespace, &host, direction);
@@ -166,6 +190,7 @@ fn every_program(stage: &Stage) {
             }
         }
     }
+    a_gibibyte(stage);
 }
 
 /// Bits per second received.
@@ -225,16 +250,28 @@ fn traffic_was_encrypted(stage: &Stage) {
     assert!(encrypted, "no mutual_tls connection from mesh/far in:\n{metrics}");
 }
 
-#[test]
-fn unmodified_programs_work_through_leno() {
-    if skip("unmodified_programs_work_through_leno", PROGRAMS) {
+fn through_leno(test: &str, part: &Part) {
+    if skip(test, PROGRAMS) {
         return;
     }
-    let stage = topology::up(&servers(), &[]);
-    every_program(&stage);
-    idle_connections(&stage);
-    a_gibibyte(&stage);
+    let stage = topology::up(part.servers, &[]);
+    (part.check)(&stage);
     traffic_was_encrypted(&stage);
+}
+
+#[test]
+fn unmodified_programs_work_through_leno() {
+    through_leno("unmodified_programs_work_through_leno", &REQUESTS);
+}
+
+#[test]
+fn unmodified_programs_with_streams_work_through_leno() {
+    through_leno("unmodified_programs_with_streams_work_through_leno", &STREAMS);
+}
+
+#[test]
+fn unmodified_programs_with_bulk_work_through_leno() {
+    through_leno("unmodified_programs_with_bulk_work_through_leno", &BULK);
 }
 
 fn with_ztunnel(test: &str, nodes: &[&str]) {
@@ -243,11 +280,11 @@ fn with_ztunnel(test: &str, nodes: &[&str]) {
         return;
     }
     let flags: Vec<String> = nodes.iter().map(|node| format!("--node-proxy={node}={}", path.display())).collect();
-    let stage = topology::up(&servers(), &flags.iter().map(String::as_str).collect::<Vec<_>>());
-    every_program(&stage);
-    idle_connections(&stage);
-    a_gibibyte(&stage);
-    traffic_was_encrypted(&stage);
+    for part in [&REQUESTS, &STREAMS, &BULK] {
+        let stage = topology::up(part.servers, &flags.iter().map(String::as_str).collect::<Vec<_>>());
+        (part.check)(&stage);
+        traffic_was_encrypted(&stage);
+    }
 }
 
 #[test]
