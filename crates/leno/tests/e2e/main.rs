@@ -11,6 +11,7 @@
 )]
 
 mod bad_input;
+mod clear;
 mod cni_plugin;
 mod comfort;
 mod control;
