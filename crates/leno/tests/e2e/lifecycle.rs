@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
+use crate::clear::{CANARY, Watch};
 use crate::stage::{eventually, leno, run, skip};
 use crate::topology::{self, Readiness, Server};
 
@@ -24,6 +25,11 @@ class S(http.server.ThreadingHTTPServer):
     address_family = socket.AF_INET6
 S(("::", 8080), H).serve_forever()'"#,
 };
+
+/// Where pods outside the mesh are answered.
+const PLAIN: &str = "web.plain:8080";
+/// A request with a word that nobody must be able to read.
+const ASK: [&str; 7] = ["curl", "-sS", "-m", "60", "-A", CANARY, "http://web.mesh:8080/"];
 
 const STEADY: &str = "
 import urllib.request, time, sys
@@ -108,7 +114,9 @@ fn a_killed_stage_leaves_nothing_that_the_next_up_or_down_cannot_clean() {
     kill(pid);
     run(stage.up_command(&[])).ok();
     stage.wait("pods to be ready again", |ps| ps["pods"].as_array()?.iter().all(|p| p["ready"] == true).then_some(()));
-    stage.exec("mesh/far", &["curl", "-sS", "-m", "10", "http://web.mesh:8080/"]).ok();
+    let watch = Watch::begin(&stage, PLAIN);
+    stage.exec("mesh/far", &ASK).ok();
+    watch.end(&stage);
     kill(stage.ps()["supervisor"].as_i64().unwrap());
     stage.down().ok();
     assert_eq!(namespaces(), 0);
@@ -141,7 +149,8 @@ fn processes_that_a_nodes_proxy_started_end_with_it() {
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let stage = topology::up(&[WEB], &["--node-proxy", &format!("node-2={}", script.display())]);
-    let ask = || stage.exec("mesh/near", &["curl", "-sS", "-m", "10", "http://web.mesh:8080/"]).ok();
+    let watch = Watch::begin(&stage, PLAIN);
+    let ask = || ["mesh/near", "mesh/far"].map(|client| stage.exec(client, &ASK).ok());
     ask();
     let proxy = || {
         let ps = stage.ps();
@@ -162,6 +171,7 @@ fn processes_that_a_nodes_proxy_started_end_with_it() {
         (now["ready"] == true && now["pid"].as_i64().is_some_and(|pid| pid != first)).then_some(())
     });
     ask();
+    watch.end(&stage);
     let closed = |pipe: &mut std::fs::File| pipe.read(&mut [0]).is_ok_and(|count| count == 0);
     assert!(!closed(&mut alive) && !closed(&mut daemon));
     stage.down().ok();
@@ -262,8 +272,8 @@ const CALLER: Server<'static> = Server {
 import socket, threading
 def serve(s, peer):
     try:
-        back = socket.create_connection((peer[0], 8000), timeout=10); back.sendall(b"x")
-        said = b"called back" if back.recv(9) == b"x" else b"hung up"
+        back = socket.create_connection((peer[0], 8000), timeout=10); back.sendall(b"WORD")
+        said = b"called back" if back.recv(99) == b"WORD" else b"hung up"
     except OSError as e: said = repr(e).encode()
     s.sendall(said); s.close()
 l = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
@@ -272,7 +282,7 @@ while True: threading.Thread(target=serve, args=l.accept()).start()'"#,
 
 #[test]
 fn a_new_pods_first_connections_are_encrypted_both_ways() {
-    if skip("a_new_pods_first_connections_are_encrypted_both_ways", &["/usr/bin/python3", "perl"]) {
+    if skip("a_new_pods_first_connections_are_encrypted_both_ways", &["/usr/bin/python3", "perl", "socat"]) {
         return;
     }
     // Policies refuse plaintext, so a peer that still takes the new pod for one outside the mesh fails.
@@ -282,12 +292,14 @@ kind: PeerAuthentication
 metadata: {name: strict, namespace: mesh}
 spec: {mtls: {mode: STRICT}}
 ";
-    let stage = topology::up(&[CALLER], &[]);
+    let command = CALLER.command.replace("WORD", CANARY);
+    let stage = topology::up(&[Server { command: &command, ..CALLER }, topology::ECHO], &[]);
     stage.write("strict.yaml", strict);
+    let watch = Watch::begin(&stage, "echo.plain:7000");
     // Perl, because it starts within milliseconds.
     let eager = r#"use IO::Socket::INET; $| = 1;
 my $l = IO::Socket::INET->new(LocalPort => 8000, Listen => 9, ReuseAddr => 1);
-if (!fork) { while (my $s = $l->accept) { sysread $s, my $x, 9; syswrite $s, $x } }
+if (!fork) { while (my $s = $l->accept) { sysread $s, my $x, 99; syswrite $s, $x } }
 my $s = IO::Socket::INET->new("caller.mesh:7000") or print "cannot call: $!\n";
 sysread $s, my $said, 999; print "$said\n"; sleep 9999"#;
     let pods = 8;
@@ -332,6 +344,7 @@ spec:
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pod["pid"].as_i64().unwrap()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
     said(pod["name"].as_str().unwrap(), 2);
+    watch.end(&stage);
 }
 
 #[test]
