@@ -5,10 +5,9 @@
 //! 3.5 MiB in a debug build, and more with each crate that the program links.
 
 use std::fmt::Write;
-use std::time::Instant;
 
 use crate::stage::{Stage, eventually, skip};
-use crate::topology::{self, Readiness, Server};
+use crate::topology::{self, ECHO, Readiness, Server};
 
 const NEEDS: &[&str] = &["socat", "/usr/bin/python3"];
 
@@ -105,30 +104,45 @@ sys.stdin.read(1)"
     }
 }
 
-#[test]
-fn a_new_pods_first_encrypted_byte_comes_within_a_second() {
-    if skip("a_new_pods_first_encrypted_byte_comes_within_a_second", NEEDS) {
-        return;
-    }
-    let echo = Server {
-        name: "echo",
-        node: "node-2",
-        port: 7000,
-        readiness: Readiness::Accepts,
-        command: "exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork EXEC:cat",
-    };
-    let stage = topology::up(&[echo], &[]);
-    // The pod has an identity that no proxy has a certificate for yet.
+/// Connects once and prints how many seconds it took until its byte came back.
+const FIRST: &str = "
+import socket, sys, time
+begun = time.monotonic()
+s = socket.create_connection((sys.argv[1], 7000), timeout=60)
+s.sendall(b'x'); assert s.recv(1) == b'x'
+print(time.monotonic() - begun)";
+
+/// What the first connection of a pod took whose identity no proxy has a certificate for yet. It is not refused meanwhile.
+fn first_byte() -> f64 {
+    let stage = topology::up(&[ECHO], &[]);
     stage.write("late.yaml", &topology::client("mesh", "late", "node-1"));
     stage.wait("the new pod", |ps| {
         ps["pods"].as_array()?.iter().find(|p| p["name"] == "late" && p["ready"] == true).map(|_| ())
     });
-    let start = Instant::now();
-    eventually("the first answer", || {
-        let ran = stage.sh("mesh/late", "echo hi | socat -t 5 - TCP:echo.mesh:7000");
-        if ran.stdout == "hi\n" { Ok(()) } else { Err(ran.stderr) }
+    let ran = stage.exec("mesh/late", &["/usr/bin/python3", "-c", FIRST, "echo.mesh"]).ok();
+    let took = ran.stdout.trim().parse().unwrap();
+    eprintln!("first encrypted byte after {took:.3} s");
+    eventually("the connection with its identity", || {
+        let log = stage.node_log("node-2");
+        if log.contains(r#"src.identity="spiffe://cluster.local/ns/mesh/sa/late""#) { Ok(()) } else { Err(log) }
     });
-    let took = start.elapsed();
-    eprintln!("first encrypted byte after {took:?}");
-    assert!(took.as_secs_f64() < 1.0 + 1.0, "{took:?}, of which a second is allowed to `exec` on a busy machine");
+    took
+}
+
+#[test]
+fn a_new_pods_first_connection_waits_for_its_certificate() {
+    if skip("a_new_pods_first_connection_waits_for_its_certificate", NEEDS) {
+        return;
+    }
+    first_byte();
+}
+
+#[test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+fn a_new_pods_first_encrypted_byte_comes_within_a_second() {
+    if skip("a_new_pods_first_encrypted_byte_comes_within_a_second", NEEDS) {
+        return;
+    }
+    let took = first_byte();
+    assert!(took < 1.0, "{took:.3} s");
 }
