@@ -11,8 +11,8 @@ use crate::stand;
 
 /// As many as a busy namespace has.
 const PODS: usize = 50;
-/// On a machine that does nothing else it takes less than five seconds; a loaded one gets its time.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// On a machine that does nothing else it takes less than five seconds.
+const QUIET: Duration = Duration::from_secs(30);
 
 pub(crate) fn fifty_pods(stand: &Stand) {
     let cluster = &stand.cluster;
@@ -40,7 +40,7 @@ pub(crate) fn fifty_pods(stand: &Stand) {
         let took = begin.elapsed();
         eprintln!("{command} of {PODS} running pods: {:.1} s", took.as_secs_f64());
         assert!(said.contains(&format!("{PODS} pods")), "{said}");
-        assert!(took < PATIENCE, "{command} took {took:?}");
+        assert!(took < QUIET || !stand::is_measured(), "{command} took {took:?}");
     }
     for mut load in loads {
         load.await_more(50).unwrap();

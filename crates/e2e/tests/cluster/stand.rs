@@ -37,6 +37,11 @@ fn find(test: &str) -> Option<Cluster> {
     }
 }
 
+/// Whether the machine is reserved for this test, so that what takes long takes long by itself.
+pub(crate) fn is_measured() -> bool {
+    std::env::var_os("LENO_SOAK").is_some()
+}
+
 /// Two nodes to put pods on; on a cluster of one node, that node twice.
 pub(crate) fn two_nodes(cluster: &Cluster) -> (String, String) {
     let nodes = cluster.nodes();
