@@ -63,6 +63,14 @@ pub enum Error {
         /// On how many it had to be.
         least: usize,
     },
+    /// A capture was searched, and what came back is no number.
+    #[error("the capture on {node} can't be searched: {said:?}")]
+    NoCount {
+        /// Where.
+        node: String,
+        /// What came back.
+        said: String,
+    },
 }
 
 impl Error {

@@ -42,6 +42,34 @@ impl Hosts {
         self.toolbox(node, &["host", "sh", "-c", script])
     }
 
+    /// What came of the same on several nodes, done at the same time.
+    ///
+    /// # Errors
+    ///
+    /// If it fails on one of them.
+    pub fn on_each<T: Send>(
+        &self,
+        nodes: &[String],
+        what: impl Fn(&str) -> Result<T, Error> + Sync,
+    ) -> Result<Vec<T>, Error> {
+        let what = &what;
+        std::thread::scope(|scope| {
+            let running: Vec<_> = nodes.iter().map(|node| scope.spawn(move || what(node))).collect();
+            let ended =
+                running.into_iter().map(|thread| thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why)));
+            ended.collect()
+        })
+    }
+
+    /// Asks once from the node itself, which is in no mesh (`http://`, `tcp://`).
+    ///
+    /// # Errors
+    ///
+    /// If no answer comes.
+    pub fn ask(&self, node: &str, url: &str) -> Result<String, Error> {
+        self.toolbox(node, &["ask", url])
+    }
+
     /// Ends by SIGKILL every process of the node whose command line begins with these words. Says whether there was one.
     ///
     /// # Errors

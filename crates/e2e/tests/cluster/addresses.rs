@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use leno_e2e::{Answer, Hands, Hosts, Namespace, Pod, TOOLBOX_IMAGE};
 use leno_testkit::skips::skip;
 
+use crate::clear::{Watch, secret};
 use crate::matrix::Server;
 use crate::mesh::{AMBIENT, SYSTEM, Stand};
 use crate::policies;
@@ -113,7 +114,8 @@ pub(crate) fn an_address_that_is_given_away(stand: &Stand) {
     let guarded_url = format!("http://server.{}:8080/", guarded.name());
     server.await_known(&friends, "owner", std::slice::from_ref(&guarded_url));
     let address = friends.addresses("owner").unwrap().into_iter().find(|address| address.contains('.')).unwrap();
-    let (by_name, by_address) = (format!("http://owner.{}:8080/", friends.name()), format!("http://{address}:8080/"));
+    let (by_name, by_address) = (secret(&format!("owner.{}", friends.name())), secret(&address));
+    let watch = Watch::begin(stand);
     owner.await_known(&guarded, "watcher", &[by_name.clone(), by_address.clone()]);
     let ask = |url: &str| guarded.load("watcher", Duration::from_millis(5), &[url]).unwrap();
     let (mut to_owner, mut to_address) = (ask(&by_name), ask(&by_address));
@@ -158,6 +160,7 @@ pub(crate) fn an_address_that_is_given_away(stand: &Stand) {
     assert!(said(&to_owner, "owner") >= 20);
     assert_eq!(said(&to_owner, "heir"), 0, "who asked for the owner reached the heir");
     assert!(said(&to_address, "heir") > 0);
+    watch.end();
     // What a proxy says of a connection is whose certificate it has seen.
     let logs = ["logs", "-n", SYSTEM, "-l", "app.kubernetes.io/name=leno-node", "--tail=-1", "--max-log-requests=20"];
     let logs = stand.cluster.kubectl().run(&logs).unwrap();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leno_e2e::{Namespace, Pod};
 
+use crate::clear::{Watch, secret};
 use crate::matrix::Server;
 use crate::mesh::{AMBIENT, SYSTEM, Stand};
 use crate::policies::STRICT;
@@ -36,14 +37,16 @@ pub(crate) fn proxies_that_start_go_on_with_what_was_known(stand: &Stand) {
     // They go on by themselves: an exec of ten minutes is more than a test should ask of the API server.
     let every = Duration::from_millis(100);
     let asked: Vec<_> = urls.iter().map(String::as_str).collect();
-    inside.apply(&Pod::new("asker", &there).asker(every, &asked)).unwrap();
+    let secret_url = secret(&format!("server.{}", inside.name()));
+    let watch = Watch::begin(stand);
+    inside.apply(&Pod::new("asker", &there).asker(every, &[&asked[..], &[&secret_url]].concat())).unwrap();
     outside.apply(&Pod::new("asker", &there).asker(every, &asked)).unwrap();
     let counts = || [&inside, &outside].map(|namespace| namespace.answers("asker").unwrap_or_default().len());
     comes_true("the askers ask, and the member's is answered", || {
         let member = inside.answers("asker").unwrap_or_default();
         counts()[1] > urls.len()
             && member.len() > urls.len()
-            && member.iter().rev().take(urls.len()).all(|answer| answer.outcome.is_ok())
+            && member.iter().rev().take(urls.len() + 1).all(|answer| answer.outcome.is_ok())
     });
     let seen = counts();
 
@@ -79,6 +82,7 @@ pub(crate) fn proxies_that_start_go_on_with_what_was_known(stand: &Stand) {
     let let_in: Vec<_> = outside.answers("asker").unwrap().split_off(seen[1]);
     let let_in: Vec<_> = let_in.into_iter().filter(|answer| answer.outcome.is_ok()).collect();
     assert!(let_in.is_empty(), "a stranger was let in: {let_in:?}");
+    watch.end();
 
     inside.apply(FREEZE).unwrap();
     scale(replicas.trim());
@@ -95,7 +99,8 @@ pub(crate) fn a_pod_that_starts(stand: &Stand) {
     let server = Server::new(Pod::new("server", &here));
     inside.apply(&server.services()).unwrap();
     inside.start(&[server.pod.clone(), Pod::new("far", &there)]).unwrap();
-    let url = ["http://server:8080/".to_owned()];
+    let url = [secret("server")];
+    let watch = Watch::begin(stand);
     server.await_known(&inside, "far", &url);
 
     let replicas = kubectl(stand, &["get", CONTROL, "--output", "jsonpath={.spec.replicas}"]);
@@ -119,6 +124,7 @@ pub(crate) fn a_pod_that_starts(stand: &Stand) {
 
     drop(away);
     late.await_known(&inside, "far", &to_late);
+    watch.end();
     comes_true("check finds nothing", || without_agents::findings(stand).is_empty());
 }
 

@@ -44,8 +44,8 @@ spec:
 }
 
 /// Pods that are made at the same time all get into the mesh, and nothing of them is left on the nodes.
-pub(crate) fn a_hundred_pods(stand: &Stand) {
-    const PODS: usize = 100;
+pub(crate) fn many_pods(stand: &Stand) {
+    const PODS: usize = 60;
     let namespace = Namespace::new(&stand.cluster, "e2e-burst", &[AMBIENT]).unwrap();
     let begin = Instant::now();
     namespace.apply(&deployment("many", PODS, false)).unwrap();

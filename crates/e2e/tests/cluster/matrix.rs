@@ -4,6 +4,11 @@ use std::time::{Duration, Instant};
 
 use leno_e2e::{Answer, Namespace, Pod};
 
+/// An address as URLs have it.
+pub(crate) fn in_url(address: &str) -> String {
+    if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
+}
+
 /// A server that can be asked by its Service, its headless Service and its own addresses.
 pub(crate) struct Server {
     pub(crate) pod: Pod,
@@ -24,13 +29,7 @@ impl Server {
     pub(crate) fn urls(&self, namespace: &Namespace) -> Vec<String> {
         let name = &self.pod.name;
         let mut hosts = ["", "-headless"].map(|kind| format!("{name}{kind}.{}", namespace.name())).to_vec();
-        hosts.extend(
-            namespace
-                .addresses(name)
-                .unwrap()
-                .into_iter()
-                .map(|address| if address.contains(':') { format!("[{address}]") } else { address }),
-        );
+        hosts.extend(namespace.addresses(name).unwrap().into_iter().map(|address| in_url(&address)));
         hosts
             .iter()
             .flat_map(|host| {

@@ -22,49 +22,59 @@ pub(crate) struct Stand {
     pub(crate) cluster: Cluster,
     pub(crate) leno: Leno,
     pub(crate) hosts: Hosts,
+    /// A pod outside the mesh on each node, `on-` and the node's name.
+    pub(crate) outside: Namespace,
 }
 
 type Chapter = (&'static str, fn(&Stand));
 
-/// In this order. None relies on another.
-const CHAPTERS: [Chapter; 37] = [
-    ("traffic in and out of the mesh", traffic::in_and_out),
-    ("policies", policies::decide),
-    ("a user's commands", day_two::commands_tell_how_things_are),
-    ("accounts are refused what they do not need", day_two::accounts_are_refused_the_rest),
-    ("waypoints are passed by all that must pass them", waypoints::are_passed),
-    ("waypoints ask, limit and remember", waypoint_features::work),
-    ("waypoints change under load", waypoints::change_under_load),
-    ("probes of pods that take nothing but mutual TLS", probes_under_strict),
-    ("pods of every kind", kinds::talk_from_their_first_moment),
-    ("pods of the mesh start as fast as others", starting::beside_others),
-    ("fifty pods that run enter and leave", enrolling::fifty_pods),
-    ("a hundred pods at once", churn::a_hundred_pods),
-    ("an application is updated, and its node drained", churn::an_update_and_a_drained_node),
-    ("a namespace is deleted while it is used", churn::a_namespace_that_is_deleted),
-    ("an address goes from one pod to the next", addresses::an_address_that_is_given_away),
-    ("a pod joins while its agent is down", without_agents::a_pod_that_joins_meanwhile),
-    ("the agents' DaemonSet is deleted", without_agents::their_daemonset_is_deleted),
-    ("the agents are killed", surviving::a_killed_agent),
-    ("the control plane is killed", surviving::a_killed_control_plane),
-    ("a node's proxy is killed", surviving::a_killed_proxy),
-    ("the agents are updated", surviving::a_rolling_update_of_the_agents),
-    ("the control plane is updated", surviving::a_rolling_update_of_the_control_plane),
-    ("the proxies are updated", surviving::a_rolling_update_of_the_proxies),
-    ("proxies are upgraded and rolled back under load", upgrading::nothing_new_is_lost),
-    ("a new proxy crashes half-way", upgrading::a_crash_of_the_new_proxy_half_way),
-    ("long connections have until the drain deadline", upgrading::long_connections_have_until_the_deadline),
-    ("a pod starts without a control plane", away::a_pod_that_starts),
-    ("proxies start without a control plane", away::proxies_that_start_go_on_with_what_was_known),
-    ("nothing of the mesh can be read on the nodes' links", clear::nothing_of_the_mesh_is_readable),
-    ("the API server is restarted", outage::an_api_server_that_is_restarted),
-    ("the API server sends everybody away", outage::an_api_server_that_sends_everybody_away),
-    ("the API server is slow", outage::an_api_server_that_is_slow),
-    ("a node is rebooted", reboot::a_node),
-    ("a ztunnel carries the pods of Leno's agent", interop::a_ztunnel_carries),
-    ("Istio's CNI agent hands pods to Leno's proxies", istio_cni::hands_over),
-    ("each part works beside the others' next version", skew::each_part_beside_the_next_version_of_the_others),
-    ("an istiod drives Leno's agents and proxies", interop::an_istiod_drives),
+/// In this order. None relies on another. Those that stand together run at the same time, each in namespaces of its own: they change
+/// nothing that another one looks at, and what they count is their own.
+const CHAPTERS: [&[Chapter]; 32] = [
+    &[("traffic in and out of the mesh", traffic::in_and_out), ("policies", policies::decide)],
+    &[
+        ("a user's commands", day_two::commands_tell_how_things_are),
+        ("accounts are refused what they do not need", day_two::accounts_are_refused_the_rest),
+    ],
+    &[
+        ("waypoints are passed by all that must pass them", waypoints::are_passed),
+        ("probes of pods that take nothing but mutual TLS", probes_under_strict),
+    ],
+    &[
+        ("waypoints ask, limit and remember", waypoint_features::work),
+        ("pods of every kind", kinds::talk_from_their_first_moment),
+    ],
+    &[("waypoints change under load", waypoints::change_under_load)],
+    &[("pods of the mesh start as fast as others", starting::beside_others)],
+    &[("fifty pods that run enter and leave", enrolling::fifty_pods)],
+    &[("sixty pods at once", churn::many_pods)],
+    &[("an application is updated, and its node drained", churn::an_update_and_a_drained_node)],
+    &[("a namespace is deleted while it is used", churn::a_namespace_that_is_deleted)],
+    &[("an address goes from one pod to the next", addresses::an_address_that_is_given_away)],
+    &[("a pod joins while its agent is down", without_agents::a_pod_that_joins_meanwhile)],
+    &[("the agents' DaemonSet is deleted", without_agents::their_daemonset_is_deleted)],
+    &[("the agents are killed", surviving::a_killed_agent)],
+    &[("the control plane is killed", surviving::a_killed_control_plane)],
+    &[("a node's proxy is killed", surviving::a_killed_proxy)],
+    &[("the agents are updated", surviving::a_rolling_update_of_the_agents)],
+    &[("the control plane is updated", surviving::a_rolling_update_of_the_control_plane)],
+    &[(
+        "proxies are upgraded under load, and long connections have until the drain deadline",
+        upgrading::nothing_new_is_lost,
+    )],
+    &[("a proxy that can't start is rolled out and rolled back under load", upgrading::a_broken_one_is_taken_back)],
+    &[("a new proxy crashes half-way", upgrading::a_crash_of_the_new_proxy_half_way)],
+    &[("a pod starts without a control plane", away::a_pod_that_starts)],
+    &[("proxies start without a control plane", away::proxies_that_start_go_on_with_what_was_known)],
+    &[("nothing of the mesh can be read on the nodes' links", clear::nothing_of_the_mesh_is_readable)],
+    &[("the API server is restarted", outage::an_api_server_that_is_restarted)],
+    &[("the API server sends everybody away", outage::an_api_server_that_sends_everybody_away)],
+    &[("the API server is slow", outage::an_api_server_that_is_slow)],
+    &[("a node is rebooted", reboot::a_node)],
+    &[("a ztunnel carries the pods of Leno's agent", interop::a_ztunnel_carries)],
+    &[("Istio's CNI agent hands pods to Leno's proxies", istio_cni::hands_over)],
+    &[("each part works beside the others' next version", skew::each_part_beside_the_next_version_of_the_others)],
+    &[("an istiod drives Leno's agents and proxies", interop::an_istiod_drives)],
 ];
 
 #[test]
@@ -74,12 +84,14 @@ fn leno_in_the_cluster() {
     nobody_is_left(&cluster);
     let hosts = Hosts::new(&cluster).unwrap();
     // Its pods run before, with and after the mesh.
-    let witness = Namespace::new(&cluster, "e2e-witness", &[]).unwrap();
+    let [witness, outside] = ["e2e-witness", "e2e-outside"].map(|name| Namespace::new(&cluster, name, &[]).unwrap());
     let pods: Vec<_> = cluster.nodes().iter().map(|node| Pod::new(&format!("on-{node}"), node)).collect();
-    witness.start(&pods).unwrap();
+    for namespace in [&witness, &outside] {
+        namespace.start(&pods).unwrap();
+    }
     let before = Snapshot::take(&cluster, &hosts).unwrap();
 
-    let stand = Stand { cluster, leno, hosts };
+    let stand = Stand { cluster, leno, hosts, outside };
     // README's session installs it and removes it, so what that leaves is left by what follows, too.
     let quickstart = catch_unwind(AssertUnwindSafe(|| quickstart::readme(&stand.cluster, &stand.leno)));
     let second = catch_unwind(AssertUnwindSafe(|| second_mesh::is_named_and_not_doubled(&stand.cluster, &stand.leno)));
@@ -89,18 +101,8 @@ fn leno_in_the_cluster() {
     let only = std::env::var("LENO_E2E_CHAPTER").unwrap_or_default();
     let mut failed: Vec<_> = CHAPTERS
         .into_iter()
-        .filter(|(name, _)| only.split(',').any(|word| name.contains(word)))
-        .filter(|(name, chapter)| {
-            let begin = Instant::now();
-            let failed = catch_unwind(AssertUnwindSafe(|| chapter(&stand))).is_err();
-            eprintln!(
-                "chapter: {name}: {} after {:.1} s",
-                if failed { "FAILED" } else { "ok" },
-                begin.elapsed().as_secs_f64()
-            );
-            failed
-        })
-        .map(|(name, _)| name)
+        .map(|turn| turn.iter().filter(|(name, _)| only.split(',').any(|word| name.contains(word))))
+        .flat_map(|turn| run_at_once(&stand, turn))
         .collect();
     failed.extend(beside.is_err().then_some("Istio's definitions and its CNI entry are left alone"));
     failed.extend(second.is_err().then_some("a second mesh is named and refused"));
@@ -117,6 +119,28 @@ fn leno_in_the_cluster() {
         failed.push("nothing is left of an installation that was removed");
     }
     assert!(failed.is_empty(), "failed, see above: {failed:?}");
+}
+
+/// Runs chapters at the same time, tells of each how long it took, and names those that failed.
+fn run_at_once<'a>(stand: &Stand, chapters: impl Iterator<Item = &'a Chapter>) -> Vec<&'static str> {
+    let run = |(name, chapter): &Chapter| {
+        let begin = Instant::now();
+        let failed = catch_unwind(AssertUnwindSafe(|| chapter(stand))).is_err();
+        eprintln!(
+            "chapter: {name}: {} after {:.1} s",
+            if failed { "FAILED" } else { "ok" },
+            begin.elapsed().as_secs_f64()
+        );
+        failed.then_some(*name)
+    };
+    std::thread::scope(|scope| {
+        // The words of a panic begin with the thread's name.
+        let start = |chapter: &'a Chapter| {
+            std::thread::Builder::new().name(chapter.0.to_owned()).spawn_scoped(scope, || run(chapter)).unwrap()
+        };
+        let running: Vec<_> = chapters.map(start).collect();
+        running.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 /// Exists as long as this value, also if a test fails.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use leno_e2e::{Answer, Hands, Namespace, Pod};
 use leno_testkit::skips::skip;
 
+use crate::clear::{Watch, secret};
 use crate::losses;
 use crate::matrix::Server;
 use crate::mesh::{AMBIENT, SYSTEM, Stand};
@@ -16,27 +17,29 @@ use crate::stand::{self, comes_true};
 /// Seconds for which there is no API server.
 const AWAY: u64 = 8;
 
-/// A server, a pod on another node that asks it all the time, and the two policies by which a change is seen.
-struct Mesh {
+/// A server, a pod on another node that asks it all the time, which nobody can read, and the two policies by which a change is seen.
+struct Mesh<'a> {
     namespace: Namespace,
+    watch: Watch<'a>,
     server: Server,
     /// Answers that were looked at already.
     seen: usize,
     nodes: [String; 2],
 }
 
-impl Mesh {
-    fn begin(stand: &Stand, test: &str) -> Self {
+impl<'a> Mesh<'a> {
+    fn begin(stand: &'a Stand, test: &str) -> Self {
         let (here, there) = stand::two_nodes(&stand.cluster);
         let namespace = Namespace::new(&stand.cluster, test, &[AMBIENT]).unwrap();
         let server = Server::new(Pod::new("server", &here));
         namespace.apply(&server.services()).unwrap();
         namespace.start(&[server.pod.clone(), Pod::new("member", &there)]).unwrap();
+        let watch = Watch::begin(stand);
         let every = Duration::from_millis(50);
-        namespace.apply(&Pod::new("asker", &there).asker(every, &["http://server:8080/"])).unwrap();
+        namespace.apply(&Pod::new("asker", &there).asker(every, &[&secret("server")])).unwrap();
         namespace.wait("condition=Ready", &["pod/asker"]).unwrap();
         server.await_known(&namespace, "member", &["tcp://server:9000".to_owned()]);
-        let mut mesh = Self { namespace, server, seen: 0, nodes: [here, there] };
+        let mut mesh = Self { namespace, watch, server, seen: 0, nodes: [here, there] };
         mesh.more(20);
         // What comes before DNS and the nodes' rules know the Service is no loss.
         mesh.seen = mesh.namespace.answers("asker").unwrap().len();
@@ -92,6 +95,7 @@ pub(crate) fn an_api_server_that_is_restarted(stand: &Stand) {
     mesh.assert_nothing_lost("after the API server's restart");
     let said = watching.end();
     assert!(said.contains("it is looked for again") && said.contains("answers again"), "leno observe -f said: {said}");
+    mesh.watch.end();
 }
 
 /// For a while every question of Leno's own accounts is answered with 429, also the first ones after a restart, with which
@@ -118,6 +122,7 @@ pub(crate) fn an_api_server_that_sends_everybody_away(stand: &Stand) {
     comes_true("and not for ever", || !refused());
     mesh.assert_follows("throttled");
     mesh.assert_nothing_lost("after Leno was sent away");
+    mesh.watch.end();
 }
 
 /// Everything between the nodes and the API server takes half a second longer.
@@ -133,6 +138,7 @@ pub(crate) fn an_api_server_that_is_slow(stand: &Stand) {
     drop(slow);
     hands.restart("kube-apiserver", 0).unwrap();
     mesh.assert_follows("fast");
+    mesh.watch.end();
     stand.leno.run(&["check"]).unwrap();
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use leno_e2e::{Namespace, Pod};
 use serde_json::Value;
 
+use crate::clear::{Watch, secret};
 use crate::matrix::Server;
 use crate::mesh::{AMBIENT, SYSTEM, Stand};
 use crate::stand::comes_true;
@@ -36,7 +37,7 @@ impl Members {
         if strict {
             namespace.apply(policies::STRICT).unwrap();
         }
-        let mut load = namespace.load("member", Duration::from_millis(20), &["http://server:8080/"]).unwrap();
+        let mut load = namespace.load("member", Duration::from_millis(20), &[&secret("server")]).unwrap();
         load.await_more(20).unwrap();
         Self { namespace, server, load, nodes: [here, there] }
     }
@@ -73,6 +74,7 @@ fn agents(stand: &Stand) -> usize {
 
 /// A pod joins by its own label, in a namespace where none is in the mesh: nobody on the node can know that it is to be captured.
 pub(crate) fn a_pod_that_joins_meanwhile(stand: &Stand) {
+    let watch = Watch::begin(stand);
     let mut members = Members::begin(stand, "e2e-no-agent", true);
     let plain = Namespace::new(&stand.cluster, "e2e-late", &[]).unwrap();
     let kubectl = stand.cluster.kubectl();
@@ -105,6 +107,7 @@ pub(crate) fn a_pod_that_joins_meanwhile(stand: &Stand) {
     members.server.await_known(&plain, "late", &url);
     comes_true("check finds nothing", || findings(stand).is_empty());
     members.end("while no node had an agent");
+    watch.end();
 }
 
 /// Lets the agents run everywhere again.
@@ -122,7 +125,7 @@ impl Drop for AgentsBack<'_> {
 }
 
 /// Somebody deletes the agents' DaemonSet. The agents take their pods out of the mesh, in order, as for an uninstallation: nothing that
-/// is under way or new is lost by it. The proxies go on, and an upgrade brings all of it back, without a restart of a pod.
+/// is under way or new is lost by it, and it goes in the clear from then on. The proxies go on, and an upgrade brings all of it back, without a restart of a pod.
 pub(crate) fn their_daemonset_is_deleted(stand: &Stand) {
     let mut members = Members::begin(stand, "e2e-deleted", false);
     let kubectl = stand.cluster.kubectl();
