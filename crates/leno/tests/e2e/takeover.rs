@@ -201,11 +201,13 @@ fn ended(stage: &Stage, client: &mut Client, signal: Signal) -> (Seen, usize) {
     (seen, in_hand)
 }
 
-/// Whether a process has its descriptors yet. The kernel takes them away before its parent hears of its end.
+/// Whether a process has its descriptors yet: all its threads have them, and on a busy machine a killed one may end long after the
+/// first.
 fn runs(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     // The state comes after the name (proc_pid_stat(5)).
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    let is_gone = |stat: &str| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
+    threads.into_iter().any(|thread| !is_gone(&std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default()))
 }
 
 fn in_good_order(stage: &Stage, rounds: usize) {
