@@ -180,8 +180,8 @@ async fn no_endpoints() {
     let dir = manifests(&[("web.yaml", &text)]);
     let stage = Playing::start("empty", dir.path(), 1).await;
     // It would wait for longer than anybody does if nothing came back.
-    let out = stage.exec("default", "client", "curl -sS --connect-timeout 600 http://web/ 2>&1; echo code $?").await;
-    assert!(out.contains("code 7") && out.contains("refused"), "connection refused expected: {out}");
+    let out = stage.exec("default", "client", "curl -sS --connect-timeout 600 http://web/; echo code $?").await;
+    assert!(out.contains("code 7"), "connection refused expected: {out}");
     stage.stop().await;
 }
 

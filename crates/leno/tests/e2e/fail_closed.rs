@@ -169,7 +169,7 @@ impl Crippled {
         }
         text.push_str(STRICT);
         let this = Self { stage: Stage::prepare(&[("all.yaml", &text)]), dir: tempfile::tempdir().unwrap(), lack };
-        this.from_next_start_on(Some(lack), false);
+        this.prepare_next_start(Some(lack), false);
 
         let flag = format!("--node-proxy=node-1={}", this.program().display());
         // Without a mesh a proxy does not become ready. The stage says so, and goes on.
@@ -197,7 +197,7 @@ impl Crippled {
         path
     }
 
-    fn from_next_start_on(&self, lack: Option<Lack>, forgets: bool) {
+    fn prepare_next_start(&self, lack: Option<Lack>, forgets: bool) {
         let forget = if forgets { "rm -rf $LENO_STATE_DIR\n" } else { "" };
         let text = format!("{forget}{}\n", lack.map_or(":", Lack::script));
         std::fs::write(self.dir.path().join("before"), text).unwrap();
@@ -210,7 +210,7 @@ impl Crippled {
             Some((i32::try_from(node["pid"].as_i64()?).ok()?, node["ready"] == true))
         };
         let (old, _) = self.stage.wait("the proxy", pid);
-        self.from_next_start_on(lack, forgets);
+        self.prepare_next_start(lack, forgets);
         kill(Pid::from_raw(old), Signal::SIGKILL).unwrap();
         // One that knows nothing and has nothing saved does not become ready.
         let serves = lack.is_none() || !forgets;
