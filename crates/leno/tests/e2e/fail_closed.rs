@@ -234,7 +234,8 @@ impl Crippled {
         }
         eventually("the reasons in the proxy's log", || {
             let log = self.stage.node_log("node-1").split_off(log.len());
-            let told = log.lines().filter(|line| line.contains("error=") && line.contains(self.lack.words())).count();
+            let told =
+                log.lines().filter(|line| line.contains("\taccess\t") && line.contains(self.lack.words())).count();
             if told >= refused { Ok(()) } else { Err(format!("{when}: {told} of {refused}: {log}")) }
         });
     }
