@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use std::ffi::CString;
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::thread;
 
 use nix::errno::Errno;
@@ -24,7 +25,33 @@ impl SyscallCounter {
     /// # Errors
     /// If the kernel has no such trace point or doesn't let this process use it, which takes root.
     pub fn new(name: &str) -> io::Result<Self> {
-        Self::of("raw_syscalls/sys_enter", name)
+        Self::of("raw_syscalls/sys_enter", name, None)
+    }
+
+    /// As [`SyscallCounter::new`], without those that [`SyscallCounter::of_wakes`] counts.
+    ///
+    /// # Errors
+    /// As [`SyscallCounter::new`].
+    pub fn without_wakes(name: &str) -> io::Result<Self> {
+        Self::of("raw_syscalls/sys_enter", name, Some(format!("id != {}", libc::SYS_futex)))
+    }
+
+    /// Counts what such threads ask of futexes: other threads are woken, or waited for. Whether that takes a system call
+    /// depends on whether the other one sleeps, or holds a lock at that moment.
+    ///
+    /// # Errors
+    /// As [`SyscallCounter::new`].
+    pub fn of_wakes(name: &str) -> io::Result<Self> {
+        Self::of("raw_syscalls/sys_enter", name, Some(format!("id == {}", libc::SYS_futex)))
+    }
+
+    /// Counts the waits with a time limit of such threads, by the kernel timers that they start. As
+    /// [`SyscallCounter::of_timers`], without the kernel's own, of which there are more the longer a test takes.
+    ///
+    /// # Errors
+    /// As [`SyscallCounter::new`].
+    pub fn of_limited_waits(name: &str) -> io::Result<Self> {
+        Self::of("timer/hrtimer_start", name, Some(format!("function == {:#x}", kernel_function("hrtimer_wakeup")?)))
     }
 
     /// Counts the kernel timers that such threads start. A wait with a time limit starts one.
@@ -32,10 +59,10 @@ impl SyscallCounter {
     /// # Errors
     /// As [`SyscallCounter::new`].
     pub fn of_timers(name: &str) -> io::Result<Self> {
-        Self::of("timer/hrtimer_start", name)
+        Self::of("timer/hrtimer_start", name, None)
     }
 
-    fn of(event: &str, name: &str) -> io::Result<Self> {
+    fn of(event: &str, name: &str, filter: Option<String>) -> io::Result<Self> {
         let id = trace_point(event)?;
         let mut threads = Vec::new();
         for entry in fs::read_dir("/proc/self/task")? {
@@ -44,7 +71,11 @@ impl SyscallCounter {
             let Ok(comm) = fs::read_to_string(path.join("comm")) else { continue };
             if comm.starts_with(name) {
                 let thread = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
-                threads.push(open(id, thread)?);
+                let counter = open(id, thread)?;
+                if let Some(filter) = &filter {
+                    count_only(&counter, filter)?;
+                }
+                threads.push(counter);
             }
         }
         Ok(Self { threads })
@@ -130,4 +161,31 @@ fn open(id: u64, thread: i32) -> io::Result<fs::File> {
         OwnedFd::from_raw_fd(raw as i32)
     };
     Ok(fd.into())
+}
+
+/// Where the kernel has a function, for filters of trace points that tell which one is called.
+fn kernel_function(name: &str) -> io::Result<u64> {
+    let symbols = fs::read_to_string("/proc/kallsyms")?;
+    let found = symbols.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let (address, _, symbol) = (words.next()?, words.next()?, words.next()?);
+        (symbol == name).then(|| u64::from_str_radix(address, 16))
+    });
+    match found {
+        Some(Ok(address)) if address > 0 => Ok(address),
+        // It shows zeros to those who may not know.
+        Some(Ok(_)) => Err(io::ErrorKind::PermissionDenied.into()),
+        _ => Err(io::Error::other(format!("the kernel has no function {name}"))),
+    }
+}
+
+/// Counts from now on only events that a filter lets through.
+#[allow(unsafe_code)]
+fn count_only(counter: &fs::File, filter: &str) -> io::Result<()> {
+    // The same on all architectures that Leno is built for (`_IOW('$', 6, char *)`).
+    const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
+    let filter = CString::new(filter)?;
+    // SAFETY: the kernel reads a string that ends with a zero byte, and lives until the call is over.
+    let set = unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER, filter.as_ptr()) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
