@@ -97,6 +97,8 @@ pub(crate) struct Requests {
     looked_at: AtomicU32,
     given_up: AtomicU32,
     broken: AtomicBool,
+    /// Nothing more is read in this turn of the connection's task.
+    resting: AtomicBool,
     /// How many of the next requests may be given up as others were.
     doubtful: AtomicU32,
 }
@@ -118,10 +120,21 @@ impl Requests {
         begun.settled = true;
     }
 
+    /// The connection's task has its next turn: others have had theirs, and so have the requests that were read in the last one.
+    pub(crate) fn next_turn(&self) {
+        self.resting.store(false, Relaxed);
+    }
+
     /// The client has not waited for a response. It has reset the request, or made the waypoint reset it: by a frame that is
     /// wrong.
     pub(crate) fn given_up(&self) {
         self.given_up.fetch_add(1, Relaxed);
+    }
+
+    /// Whether its client has given up others of late.
+    #[cfg(test)]
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubtful.load(Relaxed) > 0
     }
 
     /// The client has broken the protocol, and may have been told.
@@ -191,6 +204,19 @@ impl Frames {
     /// Nothing more is read before the library has done with what was: the next frame begins a turn.
     pub(crate) fn rest(&mut self) {
         (self.turn, self.last, self.rested) = (0, false, true);
+    }
+
+    /// Nothing more is read before the connection's task has its next turn. The library asks again after each request that it
+    /// hands on. What it got then would be read before the requests before it were even looked at, and they would count as
+    /// refused.
+    pub(crate) fn rest_for_this_turn(&mut self) {
+        self.rest();
+        self.requests.resting.store(true, Relaxed);
+    }
+
+    /// Whether nothing is read in this turn any more.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.requests.resting.load(Relaxed)
     }
 
     /// Looks at the next bytes that have come.

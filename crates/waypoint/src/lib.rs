@@ -70,6 +70,8 @@ mod routes;
 mod series;
 mod stream;
 mod streams;
+#[cfg(test)]
+mod test_support;
 mod timer;
 mod tunnels;
 mod upstream;

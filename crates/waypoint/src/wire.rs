@@ -167,13 +167,6 @@ impl Wire {
         Poll::Ready(Ok(()))
     }
 
-    /// Others have their turn, and the library does what it has read.
-    fn rest(&mut self) {
-        if let Watch::Frames(frames) = &mut self.watch {
-            frames.rest();
-        }
-    }
-
     /// Bytes have come. Returns how many of them are read now.
     fn note(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut length = bytes.len();
@@ -222,8 +215,15 @@ impl Read for Wire {
         let room = buf.remaining();
         ready!(self.poll_pause(cx));
         let so_far = std::mem::take(&mut self.read);
-        if so_far >= TURN {
-            self.rest();
+        if let Watch::Frames(frames) = &mut self.watch {
+            if so_far >= TURN {
+                frames.rest_for_this_turn();
+            }
+            if frames.is_resting() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        } else if so_far >= TURN {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -236,7 +236,9 @@ impl Read for Wire {
             Inner::Tunnel(stream) => stream.poll_chunk(cx),
         };
         let Poll::Ready(chunk) = polled else {
-            self.rest();
+            if let Watch::Frames(frames) = &mut self.watch {
+                frames.rest();
+            }
             return Poll::Pending;
         };
         let Some(mut chunk) = chunk? else { return Poll::Ready(Ok(())) };
@@ -349,3 +351,7 @@ pub(crate) async fn write_all(stream: &TcpStream, mut bytes: Bytes) -> io::Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

@@ -199,6 +199,7 @@ where
         if Pin::new(&mut stopped).poll(cx).is_ready() {
             return Poll::Ready(Ended::Stopped);
         }
+        client.requests.next_turn();
         let polled = connection.as_mut().poll(cx);
         if let Some(cork) = &cork {
             cork.release(cx);
