@@ -1,6 +1,8 @@
 use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::test_support::{Tunnel, tunnel};
 
 fn key() -> UpstreamKey {
     UpstreamKey {
@@ -34,4 +36,23 @@ async fn all_who_wait_for_an_endpoint_that_does_not_answer_wait_once() {
     // Who comes later tries anew.
     assert!(lease().await);
     assert_eq!(attempts.load(Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_that_never_come_are_not_waited_for() {
+    for (answer, stays) in [(&b"HTTP/1.1 400 Bad Request\r\n"[..], true), (b"", false)] {
+        let Tunnel { mut peer, here, _pool } = tunnel().await;
+        let began = tokio::time::Instant::now();
+        let endpoint = tokio::spawn(async move {
+            let _ = peer.read_u8().await;
+            let _ = peer.write_all(answer).await;
+            if stays {
+                std::future::pending::<()>().await;
+            }
+        });
+        let made = HttpPool::default().make(&key(), new(), Stream::Tunnel(here)).await;
+        assert!(matches!(made, Err(HandshakeError::NotHttp2 | HandshakeError::Ended)));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        endpoint.abort();
+    }
 }

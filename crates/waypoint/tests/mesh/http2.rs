@@ -3,13 +3,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -25,7 +24,10 @@ use crate::support::{Mesh, VIP, server, soon};
 
 type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
-pub(crate) async fn connect(to: SocketAddr) -> Sender {
+pub(crate) async fn connect<B>(to: SocketAddr) -> hyper::client::conn::http2::SendRequest<B>
+where
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + Unpin + 'static,
+{
     let stream = TcpStream::connect(to).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -142,8 +144,25 @@ async fn a_grpc_clients_deadline_holds_at_the_waypoint() {
     mesh.log.line(&["response_flags=\"UT\""]).await;
 }
 
+/// What an endpoint tells of a request that it does not answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Unanswered {
+    Came,
+    /// Its client has given it up.
+    Left,
+}
+
+/// Tells that a request was given up when it is dropped.
+struct Leaves(mpsc::UnboundedSender<Unanswered>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        let _ = self.0.send(Unanswered::Left);
+    }
+}
+
 /// Answers `/`, and tells of any other request instead. Bears `most` requests at a time on a connection. Counts connections.
-async fn answering_root(connections: Arc<AtomicU32>, most: u32, tell: mpsc::UnboundedSender<()>) -> SocketAddr {
+async fn answering_root(connections: Arc<AtomicU32>, most: u32, tell: mpsc::UnboundedSender<Unanswered>) -> SocketAddr {
     server(move |stream| {
         connections.fetch_add(1, Ordering::Relaxed);
         let tell = tell.clone();
@@ -152,7 +171,8 @@ async fn answering_root(connections: Arc<AtomicU32>, most: u32, tell: mpsc::Unbo
                 let tell = tell.clone();
                 async move {
                     if request.uri().path() != "/" {
-                        let _ = tell.send(());
+                        let _ = tell.send(Unanswered::Came);
+                        let _leaves = Leaves(tell);
                         std::future::pending::<()>().await;
                     }
                     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
@@ -187,12 +207,15 @@ async fn requests_that_are_given_up_do_not_wear_out_what_others_share() {
     assert_eq!(connections.load(Ordering::Relaxed), 1, "requests that are answered share one");
     for _ in 0..300 {
         let asking = ask("/never");
-        soon("the request", come.recv()).await.unwrap();
+        assert_eq!(soon("the request", come.recv()).await.unwrap(), Unanswered::Came);
         asking.abort();
+        // The waypoint has counted it by then.
+        assert_eq!(soon("its end", come.recv()).await.unwrap(), Unanswered::Left);
     }
     assert_eq!(soon("an answer", ask("/")).await.unwrap(), 200);
-    let connections = connections.load(Ordering::Relaxed);
-    assert!((3..=4).contains(&connections), "{connections}");
+    // The first ends when more than half of its requests were given up: 151, after the 150. The second has no others, and
+    // ends after a hundred. The third has the rest.
+    assert_eq!(connections.load(Ordering::Relaxed), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,13 +263,11 @@ async fn a_program_that_does_not_speak_http_2_is_told_of() {
         let mesh = Mesh::new().await;
         mesh.service(AppProtocol::Http11, &[endpoint.await]).await;
         let mut sender = connect(mesh.bridged().await).await;
-        let begun = Instant::now();
         let request = Request::get("http://web/").body(Full::default()).unwrap();
         let response = soon("an answer", sender.send_request(request)).await.unwrap();
         assert_eq!(response.status(), status);
         let said = soon("the body", response.into_body().collect()).await.unwrap().to_bytes();
         assert!(String::from_utf8_lossy(&said).contains(words), "{said:?}");
-        assert!(begun.elapsed() < Duration::from_secs(1), "the settings that never come are not waited for");
     }
 }
 
@@ -263,6 +284,11 @@ async fn answered(frames: &mut Frames<TunnelStream>, stream: u32) {
     };
     soon("an answer", answer).await;
 }
+
+/// How many requests the first turn of a connection reads at most, each of which is reset at once: eight frames' worth
+/// each, its fields one and its reset one, of 64 (`frames`). Only these are not in doubt: after them, the waypoint knows
+/// that the client gives up. All come in one record of TLS, so no turn ends between a request and its reset.
+const GIVEN_UP_IN_A_TURN: u32 = 7;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_are_given_up_at_once_reach_no_endpoint() {
@@ -283,17 +309,20 @@ async fn requests_that_are_given_up_at_once_reach_no_endpoint() {
     mesh.service(AppProtocol::Http2, &[endpoint.await]).await;
     let tunnel = mesh.client().open(&format!("{VIP}:80")).await.unwrap();
     let mut frames = Frames::start(tunnel).await.unwrap();
-    let last = 801;
-    for stream in (1..last).step_by(2) {
+    // The endpoint's connection stands, so that nothing else holds a request back.
+    frames.queue_request(1, GET, 1);
+    frames.flush().await.unwrap();
+    answered(&mut frames, 1).await;
+    let last = 803;
+    for stream in (3..last).step_by(2) {
         frames.queue_request(stream, GET, 1);
         frames.queue_reset(stream);
     }
     frames.queue_request(last, GET, 1);
     frames.flush().await.unwrap();
     answered(&mut frames, last).await;
-    // A client is in doubt only after the first that it gives up.
     let asked = asked.load(Ordering::Relaxed);
-    assert!((1..=12).contains(&asked), "{asked} of 401");
+    assert!((2..=2 + GIVEN_UP_IN_A_TURN).contains(&asked), "{asked} of 402");
 }
 
 /// Answers the first requests of its first connection, and says of the others there that it has not looked at them, as
