@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code")]
 
 mod floods;
+mod kinds;
 mod slow;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../mesh/support.rs"]
