@@ -89,7 +89,7 @@ const REFUSED: &[(&str, &[Fields], Option<&str>)] = &[
         None,
     ),
     (
-        "fragment in the path",
+        "backslash in the path",
         &[&[(":method", "GET"), (":scheme", "http"), (":authority", "web"), (":path", "/\\a")]],
         None,
     ),
@@ -135,6 +135,12 @@ const HARMLESS: &[(&str, &[Fields], Option<&str>, &str)] = &[
         &[&[(":method", "GET"), (":scheme", "http"), (":path", "/")], &[("host", "web")]],
         None,
         "GET web / ",
+    ),
+    (
+        "a fragment is nobody's",
+        &[&[(":method", "GET"), (":scheme", "http"), (":authority", "web"), (":path", "/a#b")]],
+        None,
+        "GET web /a {",
     ),
     ("trailers are taken", &[GET, &[("te", "trailers")]], None, "GET web / "),
     ("the right length", &[POST, &[("content-length", "5")]], Some("hello"), "POST web / hello"),
