@@ -17,9 +17,10 @@ use tokio::time::{Sleep, sleep};
 
 /// Bytes that the library gets in one turn, before all other tasks have had theirs.
 const TURN: usize = 16 << 10;
-/// The least that a frame counts as, bytes: a turn is at most 128 PINGs.
+/// The least that a frame counts as, bytes.
 const FRAME: usize = 128;
-/// Bytes read at once. Frames are counted after they have been read.
+/// Bytes read at once. Frames are counted after they have been read, so a turn is at most one such read longer than it should
+/// be: 241 PINGs.
 const READ: usize = 2 << 10;
 
 /// Frames that a client may send within ten seconds that carry nothing, besides those that it earns by what it is sent. A

@@ -1,6 +1,9 @@
 //! Which clients are disconnected.
 
+use std::future::poll_fn;
 use std::net::Ipv4Addr;
+
+use tokio::io::AsyncWriteExt;
 
 use super::*;
 
@@ -48,4 +51,51 @@ async fn requests_earn_by_being_answered() {
     let (answer, refusal) = (frame(HEADERS, END_HEADERS, b"yes"), frame(HEADERS, END_HEADERS | END_STREAM, b"no"));
     assert!(borne(&request, &refusal, 100_000) <= MOST as usize);
     assert_eq!(borne(&request, &answer, 100_000), 100_000);
+}
+
+/// Bytes that the library gets in each turn, of a client that has sent so many of a frame. A turn ends when the connection's
+/// task lets others have theirs.
+async fn turns(each: &[u8], count: usize) -> Vec<usize> {
+    let (mut client, server) = tokio::io::duplex(8 << 20);
+    client.write_all(&[0; PREFACE as usize]).await.unwrap();
+    client.write_all(&each.repeat(count)).await.unwrap();
+    let mut calming = Calming::new(server, (Ipv4Addr::LOCALHOST, 1).into());
+    let (mut turns, mut left) = (Vec::new(), PREFACE as usize + count * each.len());
+    while left > 0 {
+        let mut turn = 0;
+        poll_fn(|cx| {
+            let (mut room, before) = ([0; 64 << 10], turn);
+            let mut read = ReadBuf::new(&mut room);
+            while turn - before < left && Pin::new(&mut calming).poll_read(cx, &mut read).map(Result::unwrap).is_ready()
+            {
+                turn += read.filled().len();
+                read.clear();
+            }
+            Poll::Ready(())
+        })
+        .await;
+        left -= turn;
+        turns.push(turn);
+        tokio::task::yield_now().await;
+    }
+    turns
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_takes_short_turns_whatever_it_sends() {
+    const COUNT: usize = 5000;
+    for each in [
+        frame(PING, 0, &[0; 8]),
+        frame(0x7e, 0, &[]),
+        frame(DATA, 0, &[0]),
+        frame(CONTINUATION, 0, &[]),
+        frame(DATA, 0, &[0; 1000]),
+    ] {
+        let turns = turns(&each, COUNT).await;
+        // Each turn ends with the read by which it has cost enough.
+        let cost = |bytes: usize| bytes + bytes / each.len() * (FRAME - HEAD);
+        let longest = *turns.iter().max().unwrap();
+        assert!(cost(longest.saturating_sub(READ)) <= TURN, "{longest} bytes of frames of {}", each.len());
+        assert!(turns.len() >= cost(COUNT * each.len()) / (TURN + cost(READ)), "{} turns", turns.len());
+    }
 }

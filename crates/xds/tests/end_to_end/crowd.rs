@@ -117,8 +117,14 @@ async fn ask(requests: &mut SendRequest<Full<Bytes>>, token: &str) -> Option<Str
     Some(status.expect("a gRPC status").to_str().unwrap().to_owned())
 }
 
+/// How long such clients may keep a proxy waiting. Those that have finished the handshake stay for good, so that a proxy which
+/// waits for them to leave is never served. The others leave when theirs has taken too long, so it must not take that.
+fn patience(kind: Idler) -> Duration {
+    if kind == Idler::Tcp { leno_tls::HANDSHAKE_TIMEOUT } else { TIMEOUT * 5 }
+}
+
 /// A first-time proxy gets all it needs.
-async fn a_proxy_is_served(control: &ControlPlane, when: &str) {
+async fn a_proxy_is_served(control: &ControlPlane, patience: Duration, when: &str) {
     let served = async {
         let mut proxy = Proxy::start(control.config("good"), node());
         assert_eq!(proxy.synced().await.len(), 1);
@@ -129,8 +135,7 @@ async fn a_proxy_is_served(control: &ControlPlane, when: &str) {
             assert!(error.retryable, "{when}: {error}");
         }
     };
-    // On an idle machine this takes a second or two.
-    tokio::time::timeout(TIMEOUT / 2, served).await.unwrap_or_else(|_| panic!("{when}: an honest proxy is kept out"));
+    tokio::time::timeout(patience, served).await.unwrap_or_else(|_| panic!("{when}: an honest proxy is kept out"));
 }
 
 /// Opens as many idle connections as there are places.
@@ -145,9 +150,9 @@ async fn crowd(kind: Idler, from: From, count: usize, limits: Limits) {
     for n in 0..count {
         idlers.spawn(control.idle(kind, from.address(n)).await);
     }
-    a_proxy_is_served(&control, &when).await;
+    a_proxy_is_served(&control, patience(kind), &when).await;
     // Once more, after the first proxy has left.
-    a_proxy_is_served(&control, &when).await;
+    a_proxy_is_served(&control, patience(kind), &when).await;
     control.change(|resources| {
         resources.upsert(ADDRESS_TYPE, "w", Resource::new("2"));
     });
@@ -158,24 +163,23 @@ async fn crowd(kind: Idler, from: From, count: usize, limits: Limits) {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_clients_keep_nobody_out() {
     // A long deadline, so that the limits are what helps.
-    let limits = Limits { unproven: 32, unproven_per_address: 8, first_request: TIMEOUT * 10, ..Limits::default() };
-    let mut all = JoinSet::new();
+    let first_request = Duration::from_secs(3600);
+    let limits = Limits { unproven: 32, unproven_per_address: 8, first_request, ..Limits::default() };
     for kind in IDLERS {
+        let mut all = JoinSet::new();
         for from in [From::Home, From::Elsewhere, From::Everywhere] {
             all.spawn(crowd(kind, from, limits.unproven, limits));
         }
-    }
-    while let Some(one) = all.join_next().await {
-        one.unwrap();
+        while let Some(one) = all.join_next().await {
+            one.unwrap();
+        }
     }
 }
 
 /// With a control plane's default limits, and more connections than it could take before idle ones had to give way.
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_clients_keep_nobody_out_at_full_size() {
-    if std::env::var_os("LENO_SOAK").is_none() {
-        return;
-    }
     for kind in [Idler::Tcp, Idler::Tls] {
         for from in [From::Home, From::Everywhere] {
             crowd(kind, from, 17_000, Limits::default()).await;
