@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_model::{ports, settings};
+use leno_tls::Clock;
 
 use crate::error::Error;
 
@@ -180,6 +181,10 @@ pub struct Config {
     /// Port of the readiness endpoint.
     #[arg(long, env = settings::READINESS_PORT, help_heading = PLACE, default_value_t = ports::READINESS)]
     pub readiness_port: u16,
+
+    /// The wall clock by which certificates end; no setting, but tests have their own.
+    #[arg(skip)]
+    pub clock: Clock,
 }
 
 impl Config {

@@ -122,6 +122,7 @@ pub(crate) async fn launch<C: Carrier>(
     let options = Options {
         ttl: config.secret_ttl,
         first_use_timeout: config.certificate_timeout,
+        clock: config.clock.clone(),
         store: saved.as_ref().map(SavedState::certificates),
         ..Options::default()
     };

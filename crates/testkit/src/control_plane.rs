@@ -14,7 +14,7 @@ use leno_proto::{
     TRUST_BUNDLE_TYPE, TrustBundle, authorization_to_proto, endpoint_policy_to_proto, request_defaults_to_proto,
     request_policy_to_proto, route_resource_name, route_to_proto, service_to_address, workload_to_address,
 };
-use leno_tls::{CaOptions, CertificateAuthority, ControlAcceptor};
+use leno_tls::{CaOptions, CertificateAuthority, Clock, ControlAcceptor};
 use leno_xds::server::{self, AuthError, Authenticator, CaService, Caller, Limits, Services, SignError, Signer};
 use leno_xds::{Resource, Resources};
 use parking_lot::Mutex;
@@ -52,8 +52,17 @@ impl ControlPlane {
 
     /// As [`Self::start`], for proxies that run in this namespace.
     pub async fn start_for(namespace: &str) -> Self {
+        Self::start_with(namespace, Clock::system()).await
+    }
+
+    /// As [`Self::start`], with an authority that signs by this clock.
+    pub async fn start_by(clock: Clock) -> Self {
+        Self::start_with("", clock).await
+    }
+
+    async fn start_with(namespace: &str, clock: Clock) -> Self {
         let tokens = Arc::new(OneToken(namespace.to_owned()));
-        let options = CaOptions::default();
+        let options = CaOptions { clock, ..CaOptions::default() };
         let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", options).unwrap());
         let lax_authority = TestCa::root("lax");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

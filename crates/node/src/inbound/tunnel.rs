@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use http::{HeaderMap, Method};
 use leno_model::Identity;
@@ -135,7 +134,7 @@ pub(crate) async fn carry(pod: Arc<Pod>, tunnel: Arc<Tunnel>, mut request: Inbou
         report.trace(trace);
     }
     // A handshake would be refused now, so a request that relies on an old one is refused, too.
-    if let Some(ago) = tunnel.proof.passed(SystemTime::now()) {
+    if let Some(ago) = tunnel.proof.passed(pod.context().core.config.clock.now()) {
         request.turn_away();
         if let Some((mesh, workload)) = pod.workload_now() {
             report.destination_workload(&workload);

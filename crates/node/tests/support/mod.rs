@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use leno_capture::NetworkNamespace;
 use leno_capture::pod_rules::{self, PodRules};
 use leno_capture::zds::{Agent, PodInfo};
 use leno_model::{Name, NetworkAddress, Port, Service, TunnelProtocol, Workload};
@@ -20,6 +21,7 @@ use leno_testkit::certs::{Leaf, TestCertificate};
 use leno_testkit::control_plane::{ControlPlane, HOST_NAME, TOKEN};
 use leno_testkit::lines::Lines;
 use leno_testkit::network::{Host, Network, PodNetwork};
+use leno_tls::Clock;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,6 +29,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// How long anything that is sure to come may take on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Time limits that no test waits for: far longer than [`PATIENCE`].
+pub(crate) const NEVER: Duration = Duration::from_secs(600);
 
 /// Port of the test programs.
 pub(crate) const APP: u16 = 8080;
@@ -171,14 +176,22 @@ impl Mesh {
 
     /// A mesh whose proxies have other settings.
     pub(crate) async fn with(configure: impl Fn(&mut Config) + 'static) -> Self {
+        Self::by(Clock::system(), configure).await
+    }
+
+    /// A mesh whose certificates begin and end by this clock.
+    pub(crate) async fn by(clock: Clock, configure: impl Fn(&mut Config) + 'static) -> Self {
         // Both ends of everything are in this process; the customary 1024 are not enough.
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("the limit on descriptors");
         setrlimit(Resource::RLIMIT_NOFILE, most.min(20_000), most).expect("a higher limit on descriptors");
         Self {
-            control: ControlPlane::start().await,
+            control: ControlPlane::start_by(clock.clone()).await,
             network: Network::new(),
             nodes: BTreeMap::new(),
-            configure: Box::new(configure),
+            configure: Box::new(move |config| {
+                config.proxy.clock = clock.clone();
+                configure(config);
+            }),
             trim: || (),
             discard_logs: false,
             directory: tempfile::tempdir().expect("a temporary directory"),
@@ -349,13 +362,40 @@ impl Deref for Pod {
 
 /// TCP connections of a pod that are established with a peer's HBONE port.
 pub(crate) fn tunnels_of(pod: &Pod) -> usize {
+    established(pod, |to| to.ends_with(":3AA0"))
+}
+
+/// Established TCP connections of a pod with a far end that `is_meant`, as the kernel writes it.
+fn established(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> usize {
     let table = || std::fs::read_to_string("/proc/thread-self/net/tcp");
     let table = pod.network.namespace().run(table).unwrap().unwrap();
-    let to_hbone = |line: &&str| {
+    let counts = |line: &&str| {
         let mut columns = line.split_whitespace().skip(2);
-        columns.next().is_some_and(|remote| remote.ends_with(":3AA0")) && columns.next() == Some("01")
+        columns.next().is_some_and(&is_meant) && columns.next() == Some("01")
     };
-    table.lines().filter(to_hbone).count()
+    table.lines().filter(counts).count()
+}
+
+/// As [`tunnels_of`], those with one peer.
+pub(crate) fn tunnels_between(pod: &Pod, peer: &Pod) -> usize {
+    let IpAddr::V4(address) = peer.v4 else { unreachable!("an IPv4 address") };
+    // The kernel writes an address as the number that its bytes are on this machine, and the port 15008.
+    let remote = format!("{:08X}:3AA0", u32::from_ne_bytes(address.octets()));
+    established(pod, |to| to == remote)
+}
+
+/// One of the kernel's counters of TCP in a namespace, by its name in `/proc/net/snmp` or `/proc/net/netstat`. Those of
+/// one kind are a line of names and a line of numbers.
+pub(crate) fn tcp_counter(namespace: &NetworkNamespace, name: &str) -> u64 {
+    let tables =
+        || ["snmp", "netstat"].map(|table| std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap());
+    let tables = namespace.run(tables).unwrap().concat();
+    let lines: Vec<_> = tables.lines().collect();
+    let found = lines.chunks_exact(2).find_map(|pair| {
+        let index = pair[0].split_whitespace().position(|known| known == name)?;
+        pair[1].split_whitespace().nth(index)?.parse().ok()
+    });
+    found.unwrap_or_else(|| panic!("this kernel does not count {name}"))
 }
 
 /// Makes the coming close a reset (SO_LINGER 0), as a crashed program's.

@@ -27,7 +27,7 @@ pub async fn accept(
     let proven = timers::entered(own.accept(stream, config.handshake_timeout)).await;
     let (stream, peer) = proven.map_err(|source| Failure::Handshake { address, source: Arc::new(source) })?;
     let proof = Proof::of(own, &peer);
-    Ok((Box::new(Link::accepted(stream, proof, config.tunnel_max_age)), peer.identity, proof))
+    Ok((Box::new(Link::accepted(stream, proof, config)), peer.identity, proof))
 }
 
 /// Connects TLS to the peer at `address`, with `own` as our identity, and requires the peer to prove one of the
@@ -45,5 +45,5 @@ pub async fn connect(
 ) -> Result<Link, Failure> {
     let proven = timers::entered(own.connect(stream, expected, config.handshake_timeout)).await;
     let (stream, peer) = proven.map_err(|source| Failure::Handshake { address, source: Arc::new(source) })?;
-    Ok(Link::dialled(stream, Proof::of(own, &peer), config.tunnel_max_age))
+    Ok(Link::dialled(stream, Proof::of(own, &peer), config))
 }

@@ -12,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::config::Config;
+
 /// The part of a tunnel's life in which it takes new connections. Its life ends with the earlier of the two
 /// certificates, or at `LENO_TUNNEL_MAX_AGE`. A certificate is renewed at half its life, so the next tunnel has a fresh
 /// one. The side that dialled stops first, so that the other side need not ask for it. Each tunnel draws its own part
@@ -45,6 +47,11 @@ impl Proof {
         Self { end: own.certificate.not_after(), peers: false }
     }
 
+    /// How long both certificates are still valid.
+    fn left(&self, now: SystemTime) -> Duration {
+        self.end.duration_since(now).unwrap_or_default()
+    }
+
     /// How long ago the certificate expired; `None` while both are valid.
     pub fn passed(&self, now: SystemTime) -> Option<Duration> {
         now.duration_since(self.end).ok()
@@ -53,21 +60,25 @@ impl Proof {
 
 impl Link {
     /// A connection that this side opened.
-    pub fn dialled(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
-        Self::new(tls, proof, max_age, DIALLED)
+    pub fn dialled(tls: TlsStream<TcpStream>, proof: Proof, config: &Config) -> Self {
+        Self::new(tls, proof, config, DIALLED)
     }
 
     /// A connection that the peer opened.
-    pub fn accepted(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration) -> Self {
-        Self::new(tls, proof, max_age, ACCEPTED)
+    pub fn accepted(tls: TlsStream<TcpStream>, proof: Proof, config: &Config) -> Self {
+        Self::new(tls, proof, config, ACCEPTED)
     }
 
-    fn new(tls: TlsStream<TcpStream>, proof: Proof, max_age: Duration, share: std::ops::Range<f64>) -> Self {
+    fn new(tls: TlsStream<TcpStream>, proof: Proof, config: &Config, share: std::ops::Range<f64>) -> Self {
         // Certificates are valid by the wall clock. From here on, elapsed time counts.
-        let left = proof.end.duration_since(SystemTime::now()).unwrap_or_default();
-        let share = rand::random_range(share);
-        Self { tls, drains: Instant::now() + left.min(max_age).mul_f64(share) }
+        let left = proof.left(config.clock.now());
+        Self { tls, drains: Instant::now() + useful(left, config.tunnel_max_age, share) }
     }
+}
+
+/// How long a tunnel takes new connections whose certificates are valid for `left`.
+fn useful(left: Duration, max_age: Duration, share: std::ops::Range<f64>) -> Duration {
+    left.min(max_age).mul_f64(rand::random_range(share))
 }
 
 impl Transport for Link {
@@ -110,5 +121,33 @@ impl AsyncWrite for Link {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.tls).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_tunnel_is_replaced_before_its_certificates_end_and_first_by_who_dialled() {
+        for (left, max_age, life) in [(HOUR, 24 * HOUR, HOUR), (24 * HOUR, HOUR, HOUR), (HOUR, HOUR, HOUR)] {
+            for _ in 0..1000 {
+                let [dialled, accepted] = [DIALLED, ACCEPTED].map(|share| useful(left, max_age, share));
+                assert!(dialled < accepted && accepted < life, "{dialled:?} {accepted:?} of {life:?}");
+                // The certificates were renewed long before, at half of their life.
+                assert!(dialled > life / 2, "{dialled:?} of {life:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_has_ended_has_no_time_left() {
+        let end = SystemTime::now();
+        let proof = Proof { end, peers: true };
+        assert_eq!((proof.left(end - HOUR), proof.passed(end - HOUR)), (HOUR, None));
+        assert_eq!((proof.left(end), proof.passed(end)), (Duration::ZERO, Some(Duration::ZERO)));
+        assert_eq!((proof.left(end + HOUR), proof.passed(end + HOUR)), (Duration::ZERO, Some(HOUR)));
     }
 }

@@ -271,11 +271,16 @@ impl Upkeep {
     }
 
     async fn sleep_until(&self, at: SystemTime) {
+        // From before the clock is read: no change of it is missed.
+        let mut changes = self.shared.options.clock.changes();
         while let Ok(left) = at.duration_since(self.now()) {
             if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(left.min(CLOCK_CHECK)).await;
+            tokio::select! {
+                () = tokio::time::sleep(left.min(CLOCK_CHECK)) => {}
+                () = changes.next() => {}
+            }
         }
     }
 
