@@ -7,10 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 use leno_testkit::certs::{Leaf, TestCa, self_signed};
 use leno_testkit::hbone;
 use leno_testkit::network::may_run;
-use leno_tls::HANDSHAKE_TIMEOUT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{echo, eventually, exchange, soon};
+use crate::support::{NEVER, echo, eventually, exchange, soon};
 use crate::{ALONE, GOOD, Target, memory};
 
 /// The time limit of a handshake in tests that wait for its end. Long enough for a good peer's handshake on a busy machine.
@@ -142,15 +141,18 @@ async fn peers_that_say_nothing_keep_nobody_out() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let target = Target::with(|config| config.proxy.max_unproven_peers = PLACES).await;
+    // No silent peer's time ends while this test lasts: who is let in was not let in for that.
+    let target = Target::with(|config| {
+        config.proxy.max_unproven_peers = PLACES;
+        config.proxy.handshake_timeout = NEVER;
+    })
+    .await;
     let mut silent = Vec::new();
     for _ in 0..PLACES * 3 {
         silent.push(target.tcp().await);
     }
     // Two times as many as there are places come before it; each set of them has a second.
-    let begun = Instant::now();
     target.good_peer_is_served().await;
-    assert!(begun.elapsed() < HANDSHAKE_TIMEOUT / 2, "a good peer waited {:?}", begun.elapsed());
     target.log.line(&["error=", "had not proved who it is when all 8 places"]).await;
     drop(silent);
     target.is_unharmed().await;
@@ -163,7 +165,12 @@ async fn who_connects_to_every_pod_keeps_no_other_address_out() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let mut target = Target::with(|config| config.proxy.max_unproven_peers_total = PLACES).await;
+    // As above.
+    let mut target = Target::with(|config| {
+        config.proxy.max_unproven_peers_total = PLACES;
+        config.proxy.handshake_timeout = NEVER;
+    })
+    .await;
     let other = target.mesh.pod("other", "node-1").await;
     let client = target.mesh.pod("client", "node-2").await;
     target.mesh.synced().await;
@@ -182,10 +189,8 @@ async fn who_connects_to_every_pod_keeps_no_other_address_out() {
     // Neither pod has all its places taken, but the proxy has.
     let told = || target.log.count(&["LENO_MAX_UNPROVEN_PEERS_TOTAL"]);
     eventually("refusals", || told() >= PLACES).await;
-    let begun = Instant::now();
     let program = soon("connect", client.host().connect(other.app(other.v4))).await.unwrap();
     soon("the echo", exchange(program, b"hello")).await.unwrap();
-    assert!(begun.elapsed() < HANDSHAKE_TIMEOUT / 2, "a good peer waited {:?}", begun.elapsed());
     drop(silent);
 }
 
@@ -251,7 +256,7 @@ async fn a_drip_is_no_handshake() {
     };
     assert!(!matches!(soon("the end", ended).await, Ok(1)));
     let took = begun.elapsed();
-    assert!(took >= HANDSHAKE && took < 10 * HANDSHAKE, "{took:?}");
+    assert!(took >= HANDSHAKE, "{took:?}");
 
     // The same once TLS stands: a peer that proves itself and then says nothing.
     let tcp = target.tcp().await;

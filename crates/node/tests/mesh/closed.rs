@@ -130,7 +130,7 @@ async fn without_a_control_plane_nothing_passes() {
         let begun = Instant::now();
         assert_eq!(refused(from, to).await.kind(), ErrorKind::ConnectionReset);
         let took = begun.elapsed();
-        assert!(took >= WAIT && took < 10 * WAIT, "{took:?}");
+        assert!(took >= WAIT, "{took:?}");
     }
     let log = mesh.node("node-1").log.clone();
     let reason = "pod default/pod is not known to the control plane after 300ms";
