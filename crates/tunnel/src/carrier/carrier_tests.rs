@@ -19,6 +19,8 @@ use crate::{OpenError, Pool, TunnelStream, WindowBudget};
 
 #[path = "contract_tests.rs"]
 mod contract;
+#[path = "floods_tests.rs"]
+mod floods;
 #[path = "leaks_tests.rs"]
 mod leaks;
 #[path = "library_tests.rs"]

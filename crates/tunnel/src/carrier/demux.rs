@@ -17,7 +17,7 @@ pub(super) const FRAMES: u32 = 256;
 
 /// How many frames a frame that begins or ends a request counts as. With a higher number, a turn would have too few
 /// requests for the library to recognise a peer that resets its requests at once, and these would be handed out.
-const OF_REQUESTS: u32 = 2;
+pub(super) const OF_REQUESTS: u32 = 2;
 
 /// How many frames any other frame besides DATA counts as: the library processes and answers it, which takes longer.
 pub(super) const OF_OTHERS: u32 = 4;
@@ -117,8 +117,7 @@ impl Demux {
             current: Current::Control(Head { length: 0, kind: SETTINGS, flags: 0, stream: 0 }),
             is_whole: false,
             judge: Judge::new(settings, header_list),
-            // Before there is a task, what may wait for the library is the limit.
-            frames: u32::MAX,
+            frames: FRAMES,
         }
     }
 

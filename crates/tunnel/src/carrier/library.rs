@@ -61,6 +61,8 @@ impl AsyncRead for LibraryIo {
         let mut given = carrier.incoming.inbox.give(buf);
         if given.is_none() && !carrier.has_task {
             carrier.driven_by(cx);
+            // A peer may flood from its first byte on: until there is a task, each of these reads is a turn.
+            carrier.incoming.demux.turn_begins();
             carrier.receive(cx);
             given = carrier.incoming.inbox.give(buf);
         }
