@@ -142,7 +142,17 @@ async fn comes_back(what: &str, proxy: &Process, before: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_mesh_is_told_and_met_again_at_no_lasting_cost() {
     let _alone = ALONE.lock().await;
-    let size = Size::of_this_run();
+    large_mesh(Size::of_this_run()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+async fn a_large_meshs_dump_keeps_no_probe_waiting() {
+    let _alone = ALONE.lock().await;
+    large_mesh(Size { measured: true, ..Size::of_this_run() }).await;
+}
+
+async fn large_mesh(size: Size) {
     let control = ControlPlane::start().await;
     let services: Vec<Service> = (0..size.workloads / 100).map(service).collect();
     services.iter().for_each(|service| control.publish_service(service));
@@ -169,7 +179,7 @@ async fn a_large_mesh_is_told_and_met_again_at_no_lasting_cost() {
         // What waits for the dump to be made waits for most of it. This machine may do something else, too.
         quick |= worst < took / 4;
     }
-    assert!(quick, "readiness waits for the dump");
+    assert!(quick || !size.measured, "readiness waits for the dump");
     comes_back("the dumps", &proxy, before).await;
 
     let first = way.received.swap(0, Ordering::Relaxed);

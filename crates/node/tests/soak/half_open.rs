@@ -104,7 +104,20 @@ async fn half_open_peers_disturb_nobody_and_leave_nothing() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let mut field = Field::new().await;
+    half_open_peers(Field::new().await).await;
+}
+
+#[tokio::test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+async fn half_open_peers_slow_nobody_down() {
+    if !may_run("half_open_peers_slow_nobody_down") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    half_open_peers(Field::measured().await).await;
+}
+
+async fn half_open_peers(mut field: Field) {
     // A pod of another mesh, or none: nothing captures it.
     let attacker = Arc::new(field.mesh.uncaptured_pod("attacker", "node-1"));
     let certificate = field.mesh.certificate(&Leaf::uri("spiffe://cluster.local/ns/default/sa/attacker"));
@@ -123,7 +136,9 @@ async fn half_open_peers_disturb_nobody_and_leave_nothing() {
     let begun = Instant::now();
     drop(soon("an answer", open(&field.beside.0, field.target(), order::ECHO)).await.unwrap());
     println!("a newcomer had an answer after {:?}", begun.elapsed());
-    assert!(begun.elapsed() < NEWCOMER, "{:?}", begun.elapsed());
+    if field.size.measured {
+        assert!(begun.elapsed() < NEWCOMER, "{:?}", begun.elapsed());
+    }
     neighbour.is_undisturbed(base, "half-open peers", &field.size).await;
     tokio::time::sleep(field.size.besieged).await;
     println!("{:?} descriptors and {:?} bytes more during the siege", field.descriptors(), field.taken());

@@ -145,6 +145,18 @@ impl Process {
         Memory { resident: bytes("VmRSS:"), anonymous: bytes("RssAnon:") }
     }
 
+    /// How often its threads have gone to sleep of themselves so far, and so have been woken again.
+    pub(crate) fn wakes(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of = |task: std::path::PathBuf| {
+            // One that has ended meanwhile is none of those that last.
+            let status = std::fs::read_to_string(task.join("status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            line.trim().parse::<u64>().ok()
+        };
+        tasks.filter_map(|task| of(task.ok()?.path())).sum()
+    }
+
     /// Processor time used so far, to 10 ms.
     pub(crate) fn processor_time(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// Sizes of everything.
 pub(crate) struct Size {
+    /// Latencies and shares of processor time are measured, which takes a quiet machine. Otherwise only what is counted
+    /// matters.
+    pub(crate) measured: bool,
     /// Connections that come and go.
     pub(crate) short: usize,
     /// Connections that lie idle, and how long.
@@ -50,6 +53,7 @@ impl Size {
     /// Unoptimised, on a machine that runs other tests.
     fn small() -> Self {
         Self {
+            measured: false,
             short: 2000,
             idle: 500,
             held: Duration::from_secs(3),
@@ -80,6 +84,7 @@ impl Size {
     fn full() -> Self {
         let stopped = 20_000.min(connections_of_the_kernel());
         Self {
+            measured: false,
             short: 100_000,
             idle: 10_000,
             held: Duration::from_secs(600),

@@ -65,7 +65,20 @@ async fn readers_that_stop_are_sent_a_bounded_amount_and_disturb_nobody() {
         return;
     }
     let _alone = ALONE.lock().await;
-    let mut field = Field::new().await;
+    readers_that_stop(Field::new().await).await;
+}
+
+#[tokio::test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+async fn readers_that_stop_slow_nobody_down() {
+    if !may_run("readers_that_stop_slow_nobody_down") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    readers_that_stop(Field::measured().await).await;
+}
+
+async fn readers_that_stop(mut field: Field) {
     let count = field.size.stalled;
     let neighbour = field.neighbour();
     let base = neighbour.base(&field.size).await;
@@ -116,6 +129,10 @@ const QUITTERS_COST: usize = 64 << 20;
 /// What the others' throughput may fall to.
 const AT_LEAST: f64 = 0.5;
 
+/// Bytes that go on their way to a reader that reads only if it is given windows again and again: several times what they
+/// and the kernels on the way may hold.
+const SEVERAL_WINDOWS: usize = 64 << 20;
+
 /// Bytes a second that go into `stream`.
 async fn speed(stream: &mut TcpStream, time: Duration) -> f64 {
     let block = vec![7; 256 << 10];
@@ -148,12 +165,25 @@ async fn quit(field: &Field) -> TcpStream {
 }
 
 #[tokio::test]
+async fn readers_that_stop_after_they_have_read_much_cost_little_and_stop_nobody() {
+    if !may_run("readers_that_stop_after_they_have_read_much_cost_little_and_stop_nobody") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    readers_that_quit(Field::new().await).await;
+}
+
+#[tokio::test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
 async fn readers_that_stop_after_they_have_read_much_slow_nobody_down() {
     if !may_run("readers_that_stop_after_they_have_read_much_slow_nobody_down") {
         return;
     }
     let _alone = ALONE.lock().await;
-    let mut field = Field::new().await;
+    readers_that_quit(Field::measured().await).await;
+}
+
+async fn readers_that_quit(mut field: Field) {
     let (from, to) = &field.beside;
     let mut readers = [
         ("between the same pods", soon("an answer", open(&field.client, field.target(), order::TAKE)).await.unwrap()),
@@ -162,8 +192,8 @@ async fn readers_that_stop_after_they_have_read_much_slow_nobody_down() {
     let mut before = Vec::new();
     for (_, reader) in &mut readers {
         // The second time, its window has grown.
-        speed(reader, field.size.sample).await;
-        before.push(speed(reader, field.size.sample).await);
+        soon("bytes to be taken", reader.write_all(&vec![7; SEVERAL_WINDOWS])).await.unwrap();
+        before.push(if field.size.measured { speed(reader, field.size.sample).await } else { 0.0 });
     }
     let mut senders = Senders::default();
     for _ in 0..QUITTERS {
@@ -171,6 +201,10 @@ async fn readers_that_stop_after_they_have_read_much_slow_nobody_down() {
     }
     senders.stuck().await;
     for ((which, reader), before) in readers.iter_mut().zip(before) {
+        soon(which, reader.write_all(&vec![7; SEVERAL_WINDOWS])).await.unwrap();
+        if !field.size.measured {
+            continue;
+        }
         let mut seen = Vec::new();
         while !seen.iter().any(|now| *now >= AT_LEAST * before) {
             assert!(seen.len() < field.size.rounds, "a reader {which}: {seen:.0?} bytes a second, {before:.0} before");
@@ -246,11 +280,25 @@ async fn thousands_of_connections_to_a_stopped_reader_cost_little() {
         return;
     }
     let _alone = ALONE.lock().await;
+    thousands_to_a_stopped_reader(Field::new).await;
+}
+
+#[tokio::test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+async fn thousands_of_connections_to_a_stopped_reader_slow_nobody_down() {
+    if !may_run("thousands_of_connections_to_a_stopped_reader_slow_nobody_down") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    thousands_to_a_stopped_reader(Field::measured).await;
+}
+
+async fn thousands_to_a_stopped_reader<F: Future<Output = Field>>(field: impl FnOnce() -> F) {
     // Of this process, the proxies and the programs, which inherit it. Where that may not be raised, the proxies
     // refuse what is beyond a pod's share.
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let raised = setrlimit(Resource::RLIMIT_NOFILE, soft, hard.max(90_000)).is_ok();
-    let mut field = Field::new().await;
+    let mut field = field().await;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     small_buffers(&field.client);
