@@ -28,6 +28,14 @@ const SEALING: Duration = Duration::from_millis(200);
 /// neighbours wait for seconds.
 const FLOOR: Duration = Duration::from_millis(if cfg!(debug_assertions) { 50 } else { 2 });
 
+/// Exchanges of a neighbour that have to come to their end beside a flood, and batches of the flood that the receiver has
+/// to take meanwhile. One that reads on for as long as there is something to read comes to no end of the first exchange.
+const EXCHANGES: u32 = 100;
+const BATCHES: u64 = 4;
+
+/// How long all of that may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// How many rounds a flood has in which to do no harm. Other work on the machine slows the neighbour down as well.
 const ROUNDS: usize = 4;
 
@@ -80,6 +88,7 @@ pub struct Flooder {
     socket: TcpStream,
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
+    batches: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -89,10 +98,11 @@ impl Flooder {
         let (socket, records) = AnyRecords::of(stream);
         let socket = socket.into_std().unwrap();
         socket.set_nonblocking(false).unwrap();
-        let (stop, sent) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
+        let (stop, sent, batches) = <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         let mut sender = Sender { records, out: Vec::new() };
         let send = {
-            let (mut socket, stop, sent) = (socket.try_clone().unwrap(), stop.clone(), sent.clone());
+            let (mut socket, stop) = (socket.try_clone().unwrap(), stop.clone());
+            let (sent, batches) = (sent.clone(), batches.clone());
             move || {
                 give_way();
                 (flood.begin)(&mut sender);
@@ -106,6 +116,7 @@ impl Flooder {
                         return;
                     }
                     sent.fetch_add(sender.out.len() as u64, Relaxed);
+                    batches.fetch_add(1, Relaxed);
                     sender.out.clear();
                 }
             }
@@ -120,7 +131,7 @@ impl Flooder {
             }
         };
         let threads = vec![std::thread::spawn(send), std::thread::spawn(receive)];
-        Self { socket, stop, sent, threads }
+        Self { socket, stop, sent, batches, threads }
     }
 
     /// Whether the receiver has closed the connection.
@@ -162,6 +173,30 @@ pub async fn percentile_99(length: Duration, exchange: &mut impl AsyncFnMut()) -
     }
     took.sort_unstable();
     took[took.len() * 99 / 100]
+}
+
+/// Asserts that a neighbour's exchanges come to their end during a flood, and that the flood goes on meanwhile.
+///
+/// # Panics
+/// If one of both stands still, or if the receiver closes the flood's connection.
+pub async fn leaves_turns_to_neighbours(
+    flood: Flood,
+    connect: &mut impl AsyncFnMut() -> TlsStream<tokio::net::TcpStream>,
+    exchange: &mut impl AsyncFnMut(),
+) {
+    let flooder = Flooder::start(connect().await, flood);
+    let mut exchanges = 0;
+    let both = async {
+        while exchanges < EXCHANGES || flooder.batches.load(Relaxed) < BATCHES {
+            exchange().await;
+            exchanges += 1;
+        }
+    };
+    let done = tokio::time::timeout(PATIENCE, both).await;
+    let sent = flooder.sent();
+    assert!(!flooder.is_refused(), "{flood:?} was refused after {sent} bytes");
+    assert!(done.is_ok(), "{flood:?}: {exchanges} exchanges of a neighbour beside {sent} bytes");
+    println!("{flood:?}: {exchanges} exchanges of a neighbour beside {sent} bytes");
 }
 
 /// Asserts that during a flood the 99th percentile of a neighbour's `exchange` is at most twice what it was before, or

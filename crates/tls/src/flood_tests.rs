@@ -125,6 +125,7 @@ fn endless() -> Vec<(&'static str, Vec<Sent>)> {
     vec![
         ("empty data and KeyUpdates", vec![Sent::Inner(vec![23]), Sent::KeyUpdate(0)]),
         ("one byte of data and KeyUpdates", [vec![Sent::Data(1)], vec![Sent::KeyUpdate(1); 32]].concat()),
+        ("one byte of data and empty data", [vec![Sent::Data(1)], vec![Sent::Inner(vec![23]); 32]].concat()),
         ("data of one byte", vec![Sent::Data(1)]),
         ("padded data of one byte", vec![Sent::Padded(1, 16_000)]),
         ("data", vec![Sent::Data(16_384)]),

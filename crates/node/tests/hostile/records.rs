@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use leno_testkit::control_plane::{ControlPlane, HOST_NAME};
-use leno_testkit::flood::{Flood, Sender, is_refused, spares_neighbours};
+use leno_testkit::flood::{Flood, Sender, is_refused, leaves_turns_to_neighbours, spares_neighbours};
 use leno_testkit::hbone::{self, Peer};
 use leno_testkit::network::may_run;
 use leno_tls::{ControlConnector, MeshIdentity, PrivateKey, RootSource, TlsStream, WorkloadCertificate};
@@ -96,6 +96,7 @@ pub(crate) async fn ask(answer: &mut hbone::Answer) {
     assert_eq!(soon("the echo", hbone::read(&mut answer.receive, 5)).await, b"hello");
 }
 
+/// How many bytes and records a turn takes, the tests of `leno-tls` show.
 #[tokio::test]
 async fn a_flood_of_records_spares_the_node_proxys_other_connections() {
     if !may_run("a_flood_of_records_spares_the_node_proxys_other_connections") {
@@ -106,6 +107,23 @@ async fn a_flood_of_records_spares_the_node_proxys_other_connections() {
     for flood in ENDED {
         is_refused(flood, proven(&target).await).await;
     }
+    let (peer, mut answer) = neighbour(&target).await;
+    for flood in BORNE {
+        let (mut connect, mut exchange) = (async || proven(&target).await, async || ask(&mut answer).await);
+        leaves_turns_to_neighbours(flood, &mut connect, &mut exchange).await;
+    }
+    drop((answer, peer));
+    target.is_unharmed().await;
+}
+
+#[tokio::test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+async fn a_flood_of_records_does_not_slow_the_node_proxys_other_connections() {
+    if !may_run("a_flood_of_records_does_not_slow_the_node_proxys_other_connections") {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let target = Target::new().await;
     let (peer, mut answer) = neighbour(&target).await;
     for flood in BORNE {
         spares_neighbours(flood, &mut async || proven(&target).await, &mut async || ask(&mut answer).await).await;
@@ -121,16 +139,29 @@ async fn a_flood_of_records_spares_the_control_planes_other_connections() {
     for flood in ENDED {
         is_refused(flood, control.stranger().await).await;
     }
-    let tls = soon("TLS", hbone::tls(control.tcp().await, None)).await.unwrap();
-    let peer = soon("HTTP/2", Peer::start(tls)).await.unwrap();
-    let mut ask = async || {
-        let request = http::Request::post("https://control.test/none/none").body(()).unwrap();
-        let answer = soon("an answer", peer.request(request)).await.unwrap();
-        assert_eq!(answer.status, http::StatusCode::OK);
-    };
+    let peer = control.client().await;
     for flood in BORNE {
-        spares_neighbours(flood, &mut async || control.stranger().await, &mut ask).await;
+        let (mut connect, mut exchange) = (async || control.stranger().await, async || is_answered(&peer).await);
+        leaves_turns_to_neighbours(flood, &mut connect, &mut exchange).await;
     }
+}
+
+#[tokio::test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+async fn a_flood_of_records_does_not_slow_the_control_planes_other_connections() {
+    let _alone = ALONE.lock().await;
+    let control = Control::start().await;
+    let peer = control.client().await;
+    for flood in BORNE {
+        spares_neighbours(flood, &mut async || control.stranger().await, &mut async || is_answered(&peer).await).await;
+    }
+}
+
+/// A client's request to the control plane.
+async fn is_answered(peer: &Peer) {
+    let request = http::Request::post("https://control.test/none/none").body(()).unwrap();
+    let answer = soon("an answer", peer.request(request)).await.unwrap();
+    assert_eq!(answer.status, http::StatusCode::OK);
 }
 
 /// A control plane on a thread of its own, as `leno control` has.
@@ -159,6 +190,12 @@ impl Control {
 
     pub(crate) async fn tcp(&self) -> TcpStream {
         soon("TCP", TcpStream::connect(self.address)).await.unwrap()
+    }
+
+    /// A client that keeps the rules of HTTP/2.
+    async fn client(&self) -> Peer {
+        let tls = soon("TLS", hbone::tls(self.tcp().await, None)).await.unwrap();
+        soon("HTTP/2", Peer::start(tls)).await.unwrap()
     }
 
     /// A client that shows no certificate and has no token.
