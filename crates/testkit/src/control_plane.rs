@@ -52,15 +52,20 @@ impl ControlPlane {
 
     /// As [`Self::start`], for proxies that run in this namespace.
     pub async fn start_for(namespace: &str) -> Self {
-        Self::start_with(namespace, Clock::system()).await
+        Self::start_with(namespace, Clock::system(), Limits::default()).await
+    }
+
+    /// As [`Self::start`], with these limits for its clients.
+    pub async fn start_within(limits: Limits) -> Self {
+        Self::start_with("", Clock::system(), limits).await
     }
 
     /// As [`Self::start`], with an authority that signs by this clock.
     pub async fn start_by(clock: Clock) -> Self {
-        Self::start_with("", clock).await
+        Self::start_with("", clock, Limits::default()).await
     }
 
-    async fn start_with(namespace: &str, clock: Clock) -> Self {
+    async fn start_with(namespace: &str, clock: Clock, limits: Limits) -> Self {
         let tokens = Arc::new(OneToken(namespace.to_owned()));
         let options = CaOptions { clock, ..CaOptions::default() };
         let authority = Arc::new(CertificateAuthority::ephemeral("cluster.local", options).unwrap());
@@ -78,8 +83,8 @@ impl ControlPlane {
             signed: watch::Sender::default(),
         });
         let services = Services { discovery: service.clone(), certificates: CaService::new(tokens, signer.clone()) };
-        let task = tokio::spawn(server::serve(listener, acceptor, services, Limits::default(), std::future::pending()))
-            .abort_handle();
+        let task =
+            tokio::spawn(server::serve(listener, acceptor, services, limits, std::future::pending())).abort_handle();
         Self { authority, lax_authority, resources, service, signer, address, task }
     }
 

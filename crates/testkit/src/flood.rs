@@ -82,8 +82,7 @@ impl Sender {
     }
 }
 
-/// A running flood, until dropped. Its thread has the lowest priority: with few cores it would otherwise take processor
-/// time from the neighbour, which a remote attacker doesn't.
+/// A running flood, until dropped.
 pub struct Flooder {
     socket: TcpStream,
     stop: Arc<AtomicBool>,
@@ -95,6 +94,16 @@ pub struct Flooder {
 impl Flooder {
     /// Starts on an established connection.
     pub fn start(stream: TlsStream<tokio::net::TcpStream>, flood: Flood) -> Self {
+        Self::beginning(stream, flood, || {})
+    }
+
+    /// As [`Flooder::start`], on threads of the lowest priority: with few cores they would otherwise take processor time
+    /// from a neighbour whose latency is measured, which a remote attacker doesn't.
+    pub fn elsewhere(stream: TlsStream<tokio::net::TcpStream>, flood: Flood) -> Self {
+        Self::beginning(stream, flood, give_way)
+    }
+
+    fn beginning(stream: TlsStream<tokio::net::TcpStream>, flood: Flood, begin: fn()) -> Self {
         let (socket, records) = AnyRecords::of(stream);
         let socket = socket.into_std().unwrap();
         socket.set_nonblocking(false).unwrap();
@@ -104,7 +113,7 @@ impl Flooder {
             let (mut socket, stop) = (socket.try_clone().unwrap(), stop.clone());
             let (sent, batches) = (sent.clone(), batches.clone());
             move || {
-                give_way();
+                begin();
                 (flood.begin)(&mut sender);
                 let mut numbers = 0..;
                 while !stop.load(Relaxed) {
@@ -125,7 +134,7 @@ impl Flooder {
         let receive = {
             let mut socket = socket.try_clone().unwrap();
             move || {
-                give_way();
+                begin();
                 let mut room = vec![0; 64 << 10];
                 while socket.read(&mut room).is_ok_and(|length| length > 0) {}
             }
@@ -212,7 +221,7 @@ pub async fn spares_neighbours(
     let mut seen = Vec::new();
     for _ in 0..ROUNDS {
         let base = percentile_99(length() / 2, exchange).await;
-        let flooder = Flooder::start(connect().await, flood);
+        let flooder = Flooder::elsewhere(connect().await, flood);
         let flooded = percentile_99(length(), exchange).await;
         assert!(!flooder.is_refused(), "{flood:?} was refused after {} bytes", flooder.sent());
         assert!(flooder.sent() > 0, "{flood:?} did not begin");

@@ -10,10 +10,11 @@ use leno_testkit::flood::{Flood, Sender, is_refused, leaves_turns_to_neighbours,
 use leno_testkit::hbone::{self, Peer};
 use leno_testkit::network::may_run;
 use leno_tls::{ControlConnector, MeshIdentity, PrivateKey, RootSource, TlsStream, WorkloadCertificate};
+use leno_xds::server::Limits;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::support::{PATIENCE, soon};
+use crate::support::{NEVER, PATIENCE, soon};
 use crate::{ALONE, GOOD, Target};
 
 /// An HTTP/2 connection begins with this, settings included.
@@ -179,7 +180,9 @@ impl Control {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let control = ControlPlane::start().await;
+                // Neither the neighbour nor who floods has a token: they are not cut off for that while a test lasts.
+                let limits = Limits { first_request: NEVER, ..Limits::default() };
+                let control = ControlPlane::start_within(limits).await;
                 started.send((control.address(), control.root_pem().to_owned())).unwrap();
                 let _ = stopped.await;
             });
