@@ -2,8 +2,9 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::pace::Schedule;
 use super::*;
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -62,8 +63,10 @@ fn open_loop_keeps_its_rate() {
         let outcome = run_http(HttpLoad { workers, ..load }, 1.0);
         assert_eq!(outcome.planned, 500, "{workers} workers");
         assert_eq!((outcome.answered, &outcome.errors), (500, &Default::default()));
-        assert!((450.0..=550.0).contains(&outcome.achieved_per_second), "{}", outcome.achieved_per_second);
-        assert!((45_000..=55_000).contains(&outcome.body_bytes), "{}", outcome.body_bytes);
+        // What was answered within the time: no more than what was due within it and in the warm-up of 0.1 s. On a busy
+        // machine it may be less.
+        assert!(outcome.achieved_per_second <= 550.0, "{}", outcome.achieved_per_second);
+        assert!(outcome.body_bytes <= 55_000 && outcome.body_bytes.is_multiple_of(100), "{}", outcome.body_bytes);
         assert_eq!(outcome.latency.count, 500);
         assert!(outcome.latency.p50_us > 0.0 && outcome.latency.p50_us <= outcome.latency.p99_us);
         assert_eq!(outcome.connections_opened, 0, "the connections were kept");
@@ -75,27 +78,81 @@ fn open_loop_keeps_its_rate() {
     }
 }
 
+/// Due times alone decide what is planned, and there is no clock in them.
+#[test]
+fn each_request_of_an_open_loop_is_due_at_its_time() {
+    const CONNECTIONS: usize = 8;
+    let (origin, second) = (Instant::now(), Duration::from_secs(1));
+    let pace = Pace::Open { per_second: 500.0 };
+    for lockstep in [false, true] {
+        let schedule = Schedule::new(origin, second / 10, second, CONNECTIONS, pace, lockstep);
+        let due = |turn: u64| (0..CONNECTIONS).filter_map(move |connection| schedule.due(connection, turn));
+        let mut all: Vec<_> = (0..100).flat_map(due).collect();
+        all.sort_unstable();
+        let counted = all.iter().filter(|due| schedule.counts(**due)).count();
+        // All of a turn at once: 62 turns begin within the second.
+        assert_eq!(counted, if lockstep { 62 * CONNECTIONS } else { 500 });
+        let longest = all.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        let apart = Duration::from_millis(if lockstep { 2 * CONNECTIONS as u64 } else { 2 });
+        assert!(longest.abs_diff(apart) < Duration::from_micros(1), "{longest:?}");
+    }
+    assert_eq!(Schedule::new(origin, second, second, CONNECTIONS, Pace::Closed, false).due(0, 0), None);
+}
+
+/// As a server does that stalls once.
+fn stall(number: u64, _: &mut TcpStream) -> bool {
+    if number == 300 {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    true
+}
+
+/// A thousand requests a second to such a server, for two seconds.
+fn beside_a_stall() -> (HttpOutcome, f64) {
+    let outcome = run_http(http(scripted(stall), 1, Pace::Open { per_second: 1000.0 }, Reuse::Kept), 2.0);
+    let (_, p95) = outcome.latency.curve().into_iter().find(|(quantile, _)| *quantile >= 0.95).unwrap();
+    (outcome, p95)
+}
+
 /// The reason for open loops: a server that stalls once for 200 ms made 10 % of two seconds' requests late, by 100 ms on
-/// average. A closed loop sees one slow request.
+/// average. A closed loop sees one slow request. A busy machine adds to it, and takes nothing away.
 #[test]
 fn a_stall_shows_in_the_open_loop() {
-    let stall = |number, _: &mut TcpStream| {
-        if number == 300 {
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        true
-    };
-    let outcome = run_http(http(scripted(stall), 1, Pace::Open { per_second: 1000.0 }, Reuse::Kept), 2.0);
+    let (outcome, p95) = beside_a_stall();
     let latency = &outcome.latency;
     assert_eq!((outcome.planned, latency.count), (2000, 2000));
     assert!(latency.p999_us >= 190_000.0, "p99.9 hides the stall: {latency:?}");
-    assert!(latency.p50_us < 50_000.0, "most requests are not concerned: {latency:?}");
-    let (_, p95) = latency.curve().into_iter().find(|(quantile, _)| *quantile >= 0.95).unwrap();
-    assert!((60_000.0..190_000.0).contains(&p95), "half of the late requests are over 100 ms late, not {p95} us");
+    assert!(p95 >= 60_000.0, "half of the late requests are over 100 ms late, not {p95} us");
 
     let closed = run_http(http(scripted(stall), 1, Pace::Closed, Reuse::Kept), 1.0);
     assert!(closed.latency.max_us >= 190_000.0, "{closed:?}");
+}
+
+#[test]
+#[ignore = "measured: .ci/run measured runs it on a quiet machine"]
+fn rates_and_latencies_are_as_they_were_set() {
+    let outcome = run_http(http(at(server().http), 8, Pace::Open { per_second: 500.0 }, Reuse::Kept), 1.0);
+    assert!((450.0..=550.0).contains(&outcome.achieved_per_second), "{}", outcome.achieved_per_second);
+    assert!((45_000..=55_000).contains(&outcome.body_bytes), "{}", outcome.body_bytes);
+
+    let (outcome, p95) = beside_a_stall();
+    assert!(outcome.latency.p50_us < 50_000.0, "most requests are not concerned: {:?}", outcome.latency);
+    assert!(p95 < 190_000.0, "half of the late requests are over 100 ms late, not {p95} us");
+    let closed = run_http(http(scripted(stall), 1, Pace::Closed, Reuse::Kept), 1.0);
     assert!(closed.latency.p999_us < 190_000.0 || closed.answered < 1000, "{:?}", closed.latency);
+
+    let most = run_http(http(at(server().http), 8, Pace::Closed, Reuse::Kept), 0.5);
+    assert!(most.achieved_per_second > 500.0, "{most:?}");
+
+    let load = HttpLoad::new(slow_http2(), "/", 1, Pace::Open { per_second: 100.0 }, Reuse::Kept);
+    let enough = run_http(HttpLoad { protocol: Protocol::Http2, streams: 8, ..load }, 1.0);
+    assert!(enough.latency.p50_us < 150_000.0, "{:?}", enough.latency);
+
+    let target = at(server().source);
+    let slow = StreamLoad { target, streams: 1, direction: Direction::Receive, read_limit: Some(200_000) };
+    let outcome = run_stream(slow);
+    assert!((0.5..0.7).contains(&outcome.seconds), "{}", outcome.seconds);
+    assert!((50_000..=150_000).contains(&outcome.bytes[0]), "200 kB/s for half a second, not {}", outcome.bytes[0]);
 }
 
 /// Each connection has its own series. One that hangs delays only its own requests.
@@ -107,13 +164,16 @@ fn a_hanging_connection_delays_no_other() {
         }
         true
     };
+    const HANGS: f64 = 3.0;
     let load = http(scripted(hang), 4, Pace::Open { per_second: 400.0 }, Reuse::Kept);
-    let outcome = run_http(HttpLoad { timeout_seconds: 1.0, ..load }, 0.5);
+    let outcome = run_http(HttpLoad { timeout_seconds: HANGS, ..load }, 0.5);
     assert_eq!((outcome.planned, outcome.answered, &outcome.errors), (200, 199, &[("timeout".to_owned(), 1)].into()));
     assert_eq!(outcome.latency.count, 200, "the one that timed out is in the distribution too");
-    assert!(outcome.latency.p50_us < 500_000.0, "{:?}", outcome.latency);
+    // Three in four are of other connections, and none of these waited until the hanging one was given up.
+    let p75 = outcome.latency.curve().into_iter().rfind(|(quantile, _)| *quantile <= 0.74).unwrap().1;
+    assert!(p75 < (HANGS - 0.5) * 1e6, "{:?}", outcome.latency);
     assert!(
-        outcome.latency.p99_us > 700_000.0,
+        outcome.latency.p99_us > (HANGS - 0.5) * 1e6,
         "a quarter of the requests waited for the hung one: {:?}",
         outcome.latency
     );
@@ -150,7 +210,8 @@ fn timeouts_and_broken_answers_are_errors() {
         true
     };
     let load = http(scripted(hang), 1, Pace::Closed, Reuse::Kept);
-    let outcome = run_http(HttpLoad { timeout_seconds: 0.2, ..load }, 1.0);
+    // No request takes that long on a busy machine, but for the one that hangs.
+    let outcome = run_http(HttpLoad { timeout_seconds: 1.5, ..load }, 2.5);
     assert_eq!(outcome.errors.get("timeout"), Some(&1), "{:?}", outcome.errors);
     assert!(outcome.answered > 30, "it goes on with another connection");
     assert_eq!(outcome.connections_opened, 1);
@@ -171,7 +232,8 @@ fn timeouts_and_broken_answers_are_errors() {
 #[test]
 fn closed_loop_finds_the_most() {
     let outcome = run_http(http(at(server().http), 8, Pace::Closed, Reuse::Kept), 0.5);
-    assert!(outcome.achieved_per_second > 500.0, "{outcome:?}");
+    // Nobody waits for a time at which a request is due.
+    assert!(outcome.answered > 8, "{outcome:?}");
     assert_eq!((outcome.planned, outcome.error_count()), (0, 0));
     let sized = HttpLoad { path: "/bytes/1000000".to_owned(), ..http(at(server().http), 2, Pace::Closed, Reuse::Kept) };
     let outcome = run_http(sized, 0.5);
@@ -187,7 +249,7 @@ fn a_connection_per_request() {
         let outcome = run_http(http(at(server().http), AT_ONCE, pace, Reuse::PerRequest), seconds);
         assert_eq!(outcome.error_count(), 0, "{:?}", outcome.errors);
         match pace {
-            Pace::Closed => assert!(outcome.answered > 100, "{outcome:?}"),
+            Pace::Closed => assert!(outcome.answered > AT_ONCE as u64, "{outcome:?}"),
             Pace::Open { .. } => assert_eq!(outcome.answered, 200),
         }
         // Except those that span the beginning or the end, at most one per slot. On a busy machine an answer may come
@@ -232,12 +294,15 @@ fn bulk_bytes_both_ways() {
         assert!(outcome.errors.is_empty(), "{:?}", outcome.errors);
         assert_eq!((outcome.bytes.len(), outcome.tenths.len()), (3, 10));
         assert!(outcome.bytes.iter().all(|bytes| *bytes > 1_000_000), "{outcome:?}");
-        assert!((0.5..0.7).contains(&outcome.seconds), "{}", outcome.seconds);
+        assert!(outcome.seconds >= 0.5, "{}", outcome.seconds);
     }
     let target = at(ports.source);
     let slow = StreamLoad { target, streams: 1, direction: Direction::Receive, read_limit: Some(200_000) };
+    let begun = Instant::now();
     let outcome = run_stream(slow);
-    assert!((50_000..=150_000).contains(&outcome.bytes[0]), "200 kB/s for half a second, not {}", outcome.bytes[0]);
+    // However long it took, and one block that is read before the first pause.
+    let most = (200_000.0 * begun.elapsed().as_secs_f64()) as u64 + (16 << 10);
+    assert!((1..=most).contains(&outcome.bytes[0]), "200 kB/s, not {} bytes of {most}", outcome.bytes[0]);
 }
 
 /// Receives some bytes of a stream and drops the rest. What the sink has received is what counts.
@@ -352,19 +417,17 @@ fn http2_and_grpc() {
         assert_eq!((open.planned, open.answered, open.error_count()), (planned, planned, 0), "{load:?}: {open:?}");
         assert_eq!((open.latency.count, open.connections_opened), (planned, 0));
         // Bodies count by when they came: some of the warm-up's, and not the last ones.
-        assert!(open.body_bytes.is_multiple_of(length) && open.body_bytes >= planned * length / 2, "{open:?}");
+        assert!(open.body_bytes.is_multiple_of(length) && open.body_bytes > 0, "{open:?}");
         let closed = run_http(HttpLoad { pace: Pace::Closed, ..load }, 0.3);
         assert_eq!((closed.planned, closed.error_count()), (0, 0), "{closed:?}");
-        assert!(closed.answered > 2 && closed.body_bytes == closed.answered * length, "{closed:?}");
+        assert!(closed.answered > 0 && closed.body_bytes == closed.answered * length, "{closed:?}");
     }
 }
 
-/// Requests of one connection don't wait for each other, and one that is late counts from when it was due.
-#[test]
-fn http2_lanes_have_the_schedule_of_connections() {
+/// A server whose every request takes 50 ms.
+fn slow_http2() -> SocketAddr {
     let listener = TcpListener::bind(at(0)).unwrap();
     let address = listener.local_addr().unwrap();
-    // A server whose every request takes 50 ms.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async move {
@@ -383,14 +446,22 @@ fn http2_lanes_have_the_schedule_of_connections() {
             }
         });
     });
+    address
+}
+
+/// Requests of one connection don't wait for each other, and one that is late counts from when it was due.
+#[test]
+fn http2_lanes_have_the_schedule_of_connections() {
+    let address = slow_http2();
     let load = |streams, rate| HttpLoad {
         protocol: Protocol::Http2,
         streams,
         ..HttpLoad::new(address, "/", 1, Pace::Open { per_second: rate }, Reuse::Kept)
     };
     let enough = run_http(load(8, 100.0), 1.0);
+    // One after the other, they would take five seconds, of which the load gives them three.
     assert_eq!((enough.answered, enough.error_count()), (100, 0));
-    assert!((50_000.0..150_000.0).contains(&enough.latency.p50_us), "{:?}", enough.latency);
+    assert!(enough.latency.p50_us >= 50_000.0, "{:?}", enough.latency);
     // One lane does 20 a second of the 40 that are asked for: at the end of the warm-up and one second, the last one is
     // half a second late.
     let late = run_http(load(1, 40.0), 1.0);
