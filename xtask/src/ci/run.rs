@@ -173,6 +173,7 @@ fn machine() -> Machine {
         is_root: nix::unistd::geteuid().is_root(),
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         has_bbr: congestion.split_whitespace().any(|name| name == "bbr"),
+        has_migration: fs::exists("/proc/sys/net/ipv4/tcp_migrate_req").unwrap_or(false),
         has_helm: tools::has("helm"),
         set: set.filter_map(|(name, _)| name.into_string().ok()).collect(),
     }

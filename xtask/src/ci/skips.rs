@@ -26,6 +26,8 @@ pub(super) struct Machine {
     pub(super) cores: usize,
     /// The kernel offers BBR.
     pub(super) has_bbr: bool,
+    /// The kernel hands connections that wait at a closing listener to another one.
+    pub(super) has_migration: bool,
     /// There is a `helm` on the path.
     pub(super) has_helm: bool,
     /// Variables that are set and not empty.
@@ -77,6 +79,7 @@ fn excuse(line: &str, machine: &Machine) -> Excuse {
         || (line.contains("this cluster is not this machine's") && is_set("LENO_KUBECONFIG"))
         || (line.contains("nodes don't see this machine's files") && is_set("LENO_KUBECONFIG"))
         || (line.contains("this kernel has no BBR") && !machine.has_bbr)
+        || (line.contains("this kernel hands on nothing that waits at a listener") && !machine.has_migration)
         || (line.contains("this machine has one core") && machine.cores == 1)
         || (line.contains("needs root") && !machine.is_root);
     if good { Excuse::Good } else { Excuse::None }
@@ -88,7 +91,7 @@ mod tests {
 
     fn machine(set: &[&str]) -> Machine {
         let set = set.iter().map(|name| (*name).to_owned()).collect();
-        Machine { is_root: true, cores: 2, has_bbr: true, has_helm: false, set }
+        Machine { is_root: true, cores: 2, has_bbr: true, has_migration: true, has_helm: false, set }
     }
 
     fn is_allowed(line: &str, machine: &Machine) -> bool {
@@ -120,6 +123,10 @@ mod tests {
         for (line, lacking) in [
             ("a: needs root, socat is not installed", Machine { is_root: false, ..all.clone() }),
             ("a: this kernel has no BBR", Machine { has_bbr: false, ..all.clone() }),
+            (
+                "a: this kernel hands on nothing that waits at a listener",
+                Machine { has_migration: false, ..all.clone() },
+            ),
             ("a: this machine has one core", Machine { cores: 1, ..all.clone() }),
             ("a: this cluster is not this machine's", machine(&["LENO_KUBECONFIG"])),
         ] {
