@@ -241,7 +241,7 @@ impl<'a> Worker<'a> {
             if stream.peer_addr().is_err() {
                 return;
             }
-            if self.in_time() {
+            if self.schedule.counts_for(self.slots[index].start, Instant::now()) {
                 self.tally.opened += 1;
             }
             self.slots[index].phase = Phase::Sending;
@@ -300,8 +300,7 @@ impl<'a> Worker<'a> {
         let now = Instant::now();
         let slot = &mut self.slots[index];
         let status = slot.reader.status();
-        // A closed loop has no plan: a request counts if it ends within the time.
-        let counts = self.schedule.counts(if self.schedule.is_open() { slot.start } else { now });
+        let counts = self.schedule.counts_for(slot.start, now);
         if self.schedule.counts(now) {
             self.tally.body_bytes += slot.reader.body();
             self.tally.answered_in_time += u64::from(status == 200);
@@ -323,10 +322,6 @@ impl<'a> Worker<'a> {
         self.take_turn(index, now);
     }
 
-    fn in_time(&self) -> bool {
-        self.schedule.counts(Instant::now())
-    }
-
     /// A kept connection was closed between two requests. The next request opens another.
     fn lose(&mut self, index: usize) {
         self.slots[index].stream = None;
@@ -338,7 +333,7 @@ impl<'a> Worker<'a> {
         slot.stream = None;
         slot.phase = Phase::Pausing;
         self.pausing.push_back((now + PAUSE, index));
-        if self.schedule.counts(if self.schedule.is_open() { slot.start } else { now }) {
+        if self.schedule.counts_for(slot.start, now) {
             self.tally.error(reason);
         }
     }
@@ -367,7 +362,7 @@ impl<'a> Worker<'a> {
             match slot.phase {
                 Phase::Connecting | Phase::Sending | Phase::Receiving => {
                     // Without these, the slowest requests would be missing from the percentiles.
-                    if self.schedule.counts(if self.schedule.is_open() { slot.start } else { now }) {
+                    if self.schedule.counts_for(slot.start, now) {
                         self.tally.record(slot.start, now);
                     }
                     self.fail(index, "timeout");

@@ -52,4 +52,10 @@ impl Schedule {
     pub(super) fn counts(&self, start: Instant) -> bool {
         start >= self.begin && start < self.end
     }
+
+    /// Whether something that happens `now` for a request counts. In an open loop it does if the request was due within the
+    /// time, however late it is. A closed loop has no plan: there it does if it happens within the time.
+    pub(super) fn counts_for(&self, start: Instant, now: Instant) -> bool {
+        self.counts(if self.is_open() { start } else { now })
+    }
 }

@@ -240,7 +240,7 @@ pub struct HttpOutcome {
     pub achieved_per_second: f64,
     /// Bytes of the answers' bodies that arrived within the time.
     pub body_bytes: u64,
-    /// Connections that were opened within the time.
+    /// Connections that were opened for counted requests.
     pub connections_opened: u64,
     /// Failed requests by reason. Those without an answer are included, and are in `latency` with their age, which is
     /// less than their latency would have been.
