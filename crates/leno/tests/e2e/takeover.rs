@@ -2,6 +2,7 @@
 //! can be read meanwhile.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use nix::sys::signal::{Signal, kill};
@@ -173,6 +174,35 @@ fn proxy(stage: &Stage, node: &str, but: Option<i32>) -> i32 {
 
 const NODES: [&str; 2] = ["node-1", "node-2"];
 
+/// A stage whose proxies drain for longer than any test lasts: one that ends cuts nothing, however slow the machine is.
+struct Scene {
+    stage: Stage,
+    /// Becomes such a proxy.
+    program: PathBuf,
+    /// Holds the program.
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn up() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let leno = env!("CARGO_BIN_EXE_leno");
+        let program =
+            script(dir.path(), "proxy", &format!("export CONNECTION_TERMINATION_DEADLINE=600s\nexec {leno} node"));
+        let flags = NODES.map(|node| format!("--node-proxy={node}={}", program.display()));
+        let stage = topology::up(&[ECHO], &[&flags[0], &flags[1]]);
+        Self { stage, program, dir }
+    }
+}
+
+/// A program that is a shell script.
+fn script(dir: &Path, name: &str, lines: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
 /// Ends the proxies of both nodes at once. Returns what a program sees from then until the next proxies have served for a while,
 /// and how many connections it had open at that moment or began before both were gone.
 fn ended(stage: &Stage, client: &mut Client, signal: Signal) -> (Seen, usize) {
@@ -227,7 +257,7 @@ fn a_proxy_that_drains_costs_no_connection() {
     if skip("a_proxy_that_drains_costs_no_connection", NEEDS) {
         return;
     }
-    in_good_order(&topology::up(&[ECHO], &[]), 2);
+    in_good_order(&Scene::up().stage, 2);
 }
 
 #[test]
@@ -235,8 +265,8 @@ fn status_tells_of_each_proxy_and_of_those_that_drain() {
     if skip("status_tells_of_each_proxy_and_of_those_that_drain", NEEDS) {
         return;
     }
-    let stage = topology::up(&[ECHO], &[]);
-    let mut client = Client::start(&stage);
+    let Scene { stage, .. } = &Scene::up();
+    let mut client = Client::start(stage);
     let status = || {
         let ran = run(stage.command("status").args(["-o", "json"]));
         serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {}", ran.stderr))
@@ -253,7 +283,7 @@ fn status_tells_of_each_proxy_and_of_those_that_drain() {
         assert_eq!(proxy["pods"], before["nodes"][node]["in_mesh"], "{before}");
         assert_eq!(before["nodes"][node]["draining"], 0, "{before}");
     }
-    ended(&stage, &mut client, Signal::SIGTERM);
+    ended(stage, &mut client, Signal::SIGTERM);
     let draining = status();
     for node in ["node-1", "node-2"] {
         let told = &draining["nodes"][node];
@@ -265,7 +295,7 @@ fn status_tells_of_each_proxy_and_of_those_that_drain() {
 }
 
 /// What a program sees while a node's proxy is exchanged for `program`, and the exit status and words of that.
-fn exchanged(stage: &Stage, client: &mut Client, node: &str, program: &std::path::Path) -> (Seen, bool, String) {
+fn exchanged(stage: &Stage, client: &mut Client, node: &str, program: &Path) -> (Seen, bool, String) {
     let old = proxy(stage, node, None);
     let ran = run(stage.command("upgrade").arg(format!("--node-proxy={node}={}", program.display())));
     proxy(stage, node, Some(old));
@@ -277,25 +307,16 @@ fn an_upgrade_costs_no_connection_whether_it_works_or_not() {
     if skip("an_upgrade_costs_no_connection_whether_it_works_or_not", NEEDS) {
         return;
     }
-    let stage = topology::up(&[ECHO], &[]);
-    let mut client = Client::start(&stage);
+    let Scene { stage, program: next, dir } = &Scene::up();
+    let mut client = Client::start(stage);
     client.watch(100);
-    let dir = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        path
-    };
-    let next = write("next", &format!("#!/bin/sh\nexec {} node\n", env!("CARGO_BIN_EXE_leno")));
-    let dies = write("dies", "#!/bin/sh\nexit 7\n");
-    let hangs = write("hangs", "#!/bin/sh\nexec sleep 1000\n");
-    let watch = Watch::begin(&stage, PLAIN);
+    let dies = &script(dir.path(), "dies", "exit 7");
+    let hangs = &script(dir.path(), "hangs", "exec sleep 1000");
+    let watch = Watch::begin(stage, PLAIN);
     for node in NODES {
-        for (program, works, word) in
-            [(&dies, false, "exit code 7"), (&hangs, false, "in time"), (&next, true, "serves")]
+        for (program, works, word) in [(dies, false, "exit code 7"), (hangs, false, "in time"), (next, true, "serves")]
         {
-            let (seen, worked, said) = exchanged(&stage, &mut client, node, program);
+            let (seen, worked, said) = exchanged(stage, &mut client, node, program);
             eprintln!("{node}: {said}{seen:?}");
             assert!(worked == works && said.contains(word), "{said}");
             assert_eq!(seen.failed, [""; 0], "connections lost: {seen:?}");
@@ -303,7 +324,7 @@ fn an_upgrade_costs_no_connection_whether_it_works_or_not() {
             assert_eq!(seen.lost, [""; 0], "the connection that lasts has the drain's time: {seen:?}");
         }
     }
-    watch.end(&stage);
+    watch.end(stage);
     let unknown = run(stage.command("upgrade").arg("--node-proxy=node-9=/bin/true"));
     assert_eq!(unknown.code, 1);
     assert!(unknown.stderr.contains("there is no node node-9; the nodes are node-1, node-2"), "{}", unknown.stderr);
@@ -328,13 +349,11 @@ fn a_killed_proxy_costs_few_new_connections() {
 }
 
 /// A program that is one proxy when it is first started, and another one from then on.
-fn first_then(dir: &std::path::Path, first: &str, then: &str) -> String {
-    let (path, started) = (dir.join("proxy"), dir.join("started-$NODE_NAME"));
+fn first_then(dir: &Path, first: &str, then: &str) -> String {
+    let started = dir.join("started-$NODE_NAME");
     let started = started.display();
-    let text = format!("#!/bin/sh\n[ -e {started} ] && exec {then}\n: >{started}\nexec {first}\n");
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    path.display().to_string()
+    let lines = format!("[ -e {started} ] && exec {then}\n: >{started}\nexec {first}");
+    script(dir, "proxy", &lines).display().to_string()
 }
 
 #[test]
