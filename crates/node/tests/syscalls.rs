@@ -22,7 +22,7 @@ const THREADS: usize = 2;
 const MOST_PER_REQUEST: f64 = 13.0;
 
 /// A worker that keeps a timer of its own starts and stops a kernel timer for each event, four
-/// per request. What remains is the kernel's own: measured 0.10.
+/// per request.
 const MOST_TIMERS_PER_REQUEST: f64 = 0.25;
 
 /// Data is moved in blocks of up to 256 KiB: four reads and four writes per MiB by each proxy if
@@ -61,7 +61,7 @@ async fn the_data_path_asks_little_of_the_kernel() {
     let (mut near, mut far) = pair(&client, &server).await;
     let mut counter = SyscallCounter::new("worker-").unwrap();
     assert_eq!(counter.threads(), THREADS, "worker threads");
-    let mut timers = SyscallCounter::of_timers("worker-").unwrap();
+    let mut timers = SyscallCounter::of_limited_waits("worker-").unwrap();
 
     const REQUESTS: usize = 2000;
     let (before, timers_before) = (counter.count(), timers.count());

@@ -45,21 +45,13 @@ impl SyscallCounter {
         Self::of("raw_syscalls/sys_enter", name, Some(format!("id == {}", libc::SYS_futex)))
     }
 
-    /// Counts the waits with a time limit of such threads, by the kernel timers that they start. As
-    /// [`SyscallCounter::of_timers`], without the kernel's own, of which there are more the longer a test takes.
+    /// Counts the waits with a time limit of such threads, by the kernel timers that they start. The kernel's own timers are
+    /// not counted: there are more of them the longer a test takes.
     ///
     /// # Errors
     /// As [`SyscallCounter::new`].
     pub fn of_limited_waits(name: &str) -> io::Result<Self> {
         Self::of("timer/hrtimer_start", name, Some(format!("function == {:#x}", kernel_function("hrtimer_wakeup")?)))
-    }
-
-    /// Counts the kernel timers that such threads start. A wait with a time limit starts one.
-    ///
-    /// # Errors
-    /// As [`SyscallCounter::new`].
-    pub fn of_timers(name: &str) -> io::Result<Self> {
-        Self::of("timer/hrtimer_start", name, None)
     }
 
     fn of(event: &str, name: &str, filter: Option<String>) -> io::Result<Self> {

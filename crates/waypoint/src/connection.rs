@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use http::{HeaderMap, Method};
 use leno_model::AppProtocol;
@@ -32,7 +31,7 @@ pub(crate) async fn carry(gate: Arc<Gate>, tunnel: Arc<Tunnel>, mut request: Inb
         report.trace(trace);
     }
     // A handshake would be refused now, so a request that relies on an old one is refused, too.
-    if let Some(ago) = tunnel.proof.passed(SystemTime::now()) {
+    if let Some(ago) = tunnel.proof.passed(gate.core.config.clock.now()) {
         request.turn_away();
         report.failed(&peers::Failure::Expired { address: tunnel.peer, peers: tunnel.proof.peers, ago }.into());
         return;

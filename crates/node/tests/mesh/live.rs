@@ -229,7 +229,10 @@ impl Rotating {
         }
         for node in ["node-1", "node-2"] {
             let log = &self.mesh.started(node).log;
-            assert_eq!(log.count(&["error="]), 0, "{:#?}", log.all());
+            // Time passes in leaps here, and so over the moment at which a tunnel is told to end (GOAWAY). A request that comes by
+            // such a tunnel is turned away and goes by another one: its program notices nothing, as the traffic shows.
+            let turned_away = log.count(&["error=", "proves nothing any more"]);
+            assert_eq!(log.count(&["error="]), turned_away, "{:#?}", log.all());
         }
     }
 
