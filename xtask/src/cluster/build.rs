@@ -238,6 +238,8 @@ impl Part {
             .env("CGO_ENABLED", "0")
             .env("GOWORK", "off")
             .env("GOFLAGS", "-trimpath -buildvcs=false")
+            // There is memory enough, and collecting garbage takes a fifth of the time.
+            .env("GOGC", "off")
             .env("GOBIN", out)
             .current_dir(out);
         if !self.sources.is_empty() {

@@ -68,7 +68,7 @@ fn tarball(files: &[File<'_>]) -> Result<Vec<u8>> {
 /// A member of the archive (ar(5)): its name, time, owner, group, mode and size in fixed columns, then its bytes, padded to
 /// an even number.
 fn member(archive: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Result<()> {
-    write!(archive, "{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, 0, "100644", bytes.len()).context("packing")?;
+    writeln!(archive, "{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`", 0, 0, 0, "100644", bytes.len()).context("packing")?;
     archive.extend_from_slice(bytes);
     if bytes.len() % 2 == 1 {
         archive.push(b'\n');
