@@ -214,7 +214,7 @@ impl Scene {
         Self { target, way, discard, neighbour }
     }
 
-    async fn is_unharmed(self) {
+    async fn ends_unharmed(self) {
         drop(self.neighbour);
         self.target.is_unharmed().await;
     }
@@ -240,7 +240,7 @@ async fn one_peers_flood_is_not_its_neighbours() {
         println!("{what}: {seen:?}");
         assert!(seen.told.lock().iter().all(|code| *code == CALM), "{what}: {seen:?}");
     }
-    scene.is_unharmed().await;
+    scene.ends_unharmed().await;
 }
 
 /// As above.
@@ -278,5 +278,5 @@ async fn one_peers_flood_does_not_slow_its_neighbours() {
         }
     }
     assert!(bad.is_empty(), "a neighbour's p99 beside a flood, and alone: {bad:?}");
-    scene.is_unharmed().await;
+    scene.ends_unharmed().await;
 }

@@ -78,7 +78,7 @@ struct Endless {
     rest: Vec<u8>,
     /// Bytes that were read.
     taken: Arc<AtomicUsize>,
-    written: Arc<parking_lot::Mutex<Vec<u8>>>,
+    written: Arc<Mutex<Vec<u8>>>,
 }
 
 impl AsyncRead for Endless {
@@ -145,7 +145,7 @@ fn attend(mut request: InboundConnect, number: usize) {
 #[tokio::test(start_paused = true)]
 async fn of_no_flood_a_turn_takes_more_than_its_share() {
     for (what, flood, weight) in FLOODS {
-        let (taken, written) = <(Arc<AtomicUsize>, Arc<parking_lot::Mutex<Vec<u8>>>)>::default();
+        let (taken, written) = <(Arc<AtomicUsize>, Arc<Mutex<Vec<u8>>>)>::default();
         let begin = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, END_HEADERS, TUNNEL, CONNECT)].concat();
         let io = Endless { flood, number: 0, rest: begin, taken: taken.clone(), written: written.clone() };
         let mut requests = 0..;
