@@ -143,18 +143,20 @@ fn a_denied_connection_in_the_clear_names_its_service_in_log_metrics_and_stream(
         (Some("echo.mesh.svc.cluster.local"), Some(7000))
     );
     assert_eq!(denied["encrypted"], false);
-    let log = stage.node_log("node-2");
-    let line =
-        log.lines().find(|line| line.contains("src.workload=\"outsider\"") && line.contains("error=\"not allowed"));
-    assert!(line.is_some_and(|line| line.contains("dst.service=\"echo.mesh.svc.cluster.local\"")), "{line:?}");
-    let metrics = stage.node_get("node-2", 15020, "/metrics");
-    let counted = metrics.lines().any(|line| {
-        line.starts_with("istio_tcp_connections_failed_total")
-            && line.contains("destination_service_name=\"echo\"")
-            && line.contains("source_workload=\"outsider\"")
-            && line.contains("response_flags=\"DENY\"")
+    let is_denial = |line: &&str| line.contains("src.workload=\"outsider\"") && line.contains("error=\"not allowed");
+    let log = stage.told(&["logs", "--node", "node-2"], |log| log.lines().any(|line| is_denial(&line)));
+    let line = log.lines().find(is_denial).unwrap();
+    assert!(line.contains("dst.service=\"echo.mesh.svc.cluster.local\""), "{line}");
+    eventually("the denial among the metrics", || {
+        let metrics = stage.node_get("node-2", 15020, "/metrics");
+        let is_counted = |line: &str| {
+            line.starts_with("istio_tcp_connections_failed_total")
+                && line.contains("destination_service_name=\"echo\"")
+                && line.contains("source_workload=\"outsider\"")
+                && line.contains("response_flags=\"DENY\"")
+        };
+        if metrics.lines().any(is_counted) { Ok(()) } else { Err(metrics) }
     });
-    assert!(counted, "{metrics}");
 }
 
 #[test]

@@ -44,22 +44,20 @@ fn a_deny_policy_refuses_one_caller_and_says_why_everywhere_in_the_same_words() 
     assert!(echo_works(&stage, "mesh/near"), "the policy is about far");
     assert!(echo_works(&stage, "plain/outsider"), "the policy is about far");
 
-    let log = stage.node_log("node-2");
-    let denied = log
-        .lines()
-        .find(|l| l.contains("mesh/no-far") && l.contains("sa/far"))
-        .unwrap_or_else(|| panic!("no denial in:\n{log}"));
+    let is_denied = |line: &&str| line.contains("mesh/no-far") && line.contains("sa/far");
+    let log = stage.told(&["logs", "--node", "node-2"], |log| log.lines().any(|line| is_denied(&line)));
+    let denied = log.lines().find(is_denied).unwrap();
     let explained = run(stage.command("explain").args(["mesh/far", "mesh/echo:7000", "-o", "json"])).stdout;
     let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
     let reason = find_reason(&explained).unwrap_or_else(|| panic!("no reason in {explained:#}"));
     assert!(denied.contains(&reason), "explain says {reason:?}, the access log {denied}");
-    let metrics = stage.node_get("node-2", 15020, "/metrics");
-    assert!(
-        metrics
-            .lines()
-            .any(|l| l.starts_with("istio_tcp_connections_failed_total") && l.contains("response_flags=\"DENY\"")),
-        "{metrics}"
-    );
+    eventually("the denial among the metrics", || {
+        let metrics = stage.node_get("node-2", 15020, "/metrics");
+        let is_counted = |line: &str| {
+            line.starts_with("istio_tcp_connections_failed_total") && line.contains("response_flags=\"DENY\"")
+        };
+        if metrics.lines().any(is_counted) { Ok(()) } else { Err(metrics) }
+    });
 
     stage.remove("deny.yaml");
     becomes(&stage, "mesh/far", true);

@@ -241,13 +241,15 @@ fn a_gibibyte(stage: &Stage) {
 
 /// Connections between enrolled pods are mutual TLS. That they work would not prove it.
 fn traffic_was_encrypted(stage: &Stage) {
-    let metrics = stage.node_get("node-1", 15020, "/metrics");
-    let encrypted = metrics.lines().any(|line| {
-        line.starts_with("istio_tcp_connections_opened_total")
-            && line.contains("connection_security_policy=\"mutual_tls\"")
-            && line.contains("source_principal=\"spiffe://cluster.local/ns/mesh/sa/far\"")
+    eventually("a connection by mutual TLS from mesh/far among the metrics", || {
+        let metrics = stage.node_get("node-1", 15020, "/metrics");
+        let is_encrypted = |line: &str| {
+            line.starts_with("istio_tcp_connections_opened_total")
+                && line.contains("connection_security_policy=\"mutual_tls\"")
+                && line.contains("source_principal=\"spiffe://cluster.local/ns/mesh/sa/far\"")
+        };
+        if metrics.lines().any(is_encrypted) { Ok(()) } else { Err(metrics) }
     });
-    assert!(encrypted, "no mutual_tls connection from mesh/far in:\n{metrics}");
 }
 
 fn through_leno(test: &str, part: &Part) {

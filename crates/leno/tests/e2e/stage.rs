@@ -219,6 +219,17 @@ impl Stage {
         run(self.command("explain").args([source, destination])).stdout
     }
 
+    /// What a command of this stage prints, once it holds what is looked for: a line of a log and a count come a moment after the
+    /// answer that they tell of.
+    #[track_caller]
+    pub(crate) fn told(&self, command: &[&str], holds: impl Fn(&str) -> bool) -> String {
+        let [subcommand, arguments @ ..] = command else { panic!("no command") };
+        eventually(&command.join(" "), || {
+            let said = run(self.command(subcommand).args(arguments)).stdout;
+            if holds(&said) { Ok(said) } else { Err(said) }
+        })
+    }
+
     /// The log lines of the node proxy and of the stage.
     pub(crate) fn node_log(&self, node: &str) -> String {
         run(self.command("logs").args(["--node", node])).stdout
