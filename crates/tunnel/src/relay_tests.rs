@@ -489,8 +489,10 @@ fn ends_with_port(address: &str, port: u16) -> bool {
 
 /// Whether the other kernel has not yet acknowledged something that was sent, including the end.
 fn unacknowledged(tcp: &TcpStream) -> bool {
-    let port = tcp.local_addr().unwrap().port();
-    let socket = sockets().into_iter().find(|socket| ends_with_port(&socket[1], port)).unwrap();
+    // By both ends: the kernel gives one port to several connections that lead to different places, and one of them may be over.
+    let (own, peers) = (tcp.local_addr().unwrap().port(), tcp.peer_addr().unwrap().port());
+    let is_it = |socket: &Vec<String>| ends_with_port(&socket[1], own) && ends_with_port(&socket[2], peers);
+    let socket = sockets().into_iter().find(is_it).unwrap();
     !socket[4].starts_with("00000000:")
 }
 
