@@ -88,7 +88,7 @@ impl Schedule {
         self.running().any(|step| step.place == Place::Alone)
     }
 
-    /// Whether steps are running that run in the background.
+    /// Whether every step has ended.
     pub(super) fn is_done(&self) -> bool {
         self.states.iter().all(|state| matches!(state, State::Ended(_)))
     }
