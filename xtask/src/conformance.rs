@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::cluster::{Layout, Unreachable, build, load, say};
-use crate::image::workspace;
+use crate::command::{done, workspace};
 
 /// Namespaces that the suite makes. They are made before, so that their waypoints are there when its pods start.
 const NAMESPACES: [&str; 2] = ["gateway-conformance-mesh", "gateway-conformance-mesh-consumer"];
@@ -144,12 +144,6 @@ impl Field<'_> {
     fn clear(&self, definitions: &Path) -> Result<()> {
         self.kubectl(&["delete", "--ignore-not-found", "--filename", &definitions.display().to_string()])
     }
-}
-
-fn done(command: &mut Command) -> Result<()> {
-    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting {command:?}"))?;
-    ensure!(status.success(), "{command:?} failed ({status})");
-    Ok(())
 }
 
 /// Runs the suite, tells how each test ended, and says whether all passed.

@@ -8,9 +8,11 @@ mod archive;
 mod ci;
 mod cluster;
 mod codegen;
+mod command;
 mod conformance;
 mod elf;
 mod image;
+mod kept;
 mod package;
 mod whole_file;
 

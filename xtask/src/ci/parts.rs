@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::child::NOT_TO_BE_HAD;
 use super::places::{Places, workspace};
 use super::{say, tools};
+use crate::command::{cargo, done};
 
 /// Carries one out. Returns its exit code.
 pub(super) fn run(name: &str, arguments: &[String]) -> Result<i32> {
@@ -99,12 +100,12 @@ fn dist() -> Result<i32> {
         command.current_dir(directory).args(["xtask", "image", "--output"]).arg(output).args(more);
         // Its own directory for what it compiles, as in any checkout.
         command.env_remove("CARGO_TARGET_DIR");
-        done(command)
+        done(&mut command)
     };
     image(&workspace(), &first, &[])?;
     let mut clone = Command::new("git");
     clone.args(["clone", "--quiet"]).arg(workspace()).arg(&elsewhere);
-    done(clone)?;
+    done(&mut clone)?;
     image(&elsewhere, &second, &["--same-as", &first.display().to_string()])?;
     Ok(0)
 }
@@ -136,21 +137,9 @@ fn previous_image() -> Result<i32> {
     let mut image = cargo();
     image.current_dir(&tree).env_remove("CARGO_TARGET_DIR");
     image.args(["xtask", "image", "--profile", "dev", "--output"]).arg(previous_image_path());
-    let built = done(image);
+    let built = done(&mut image);
     git(&["worktree", "remove", "--force", &tree_name])?;
     built.map(|()| 0)
-}
-
-fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace()).stdin(Stdio::null());
-    cargo
-}
-
-fn done(mut command: Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {}", command.get_program().display()))?;
-    ensure!(status.success(), "{} ended with {status}", command.get_program().display());
-    Ok(())
 }
 
 /// A program that was compiled together with this one.

@@ -1,11 +1,11 @@
 //! Where `.ci/run` keeps things from one run to the next.
 
-use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-pub(super) use crate::image::workspace;
+pub(super) use crate::command::workspace;
+use crate::kept;
 
 /// The directory for what later runs can use.
 #[derive(Debug, Clone)]
@@ -16,10 +16,7 @@ pub(super) struct Places {
 impl Places {
     /// `LENO_CI_CACHE`, else a directory among the user's caches.
     pub(super) fn find() -> Result<Self> {
-        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let cache = variable("LENO_CI_CACHE")
-            .or_else(|| variable("XDG_CACHE_HOME").map(|caches| caches.join("leno-ci")))
-            .or_else(|| variable("HOME").map(|home| home.join(".cache/leno-ci")));
+        let cache = kept::directory("LENO_CI_CACHE", "leno-ci");
         Ok(Self::at(cache.context("HOME is not set; name a directory for what is kept between runs by LENO_CI_CACHE")?))
     }
 

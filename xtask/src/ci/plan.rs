@@ -10,7 +10,7 @@ use super::parts;
 use super::places::{Places, workspace};
 use super::step::{Place, Step};
 use super::tools::{self, Tool};
-use crate::cluster;
+use crate::{cluster, command};
 
 /// Which checks are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -105,8 +105,7 @@ fn this(words: &[&str]) -> Vec<OsString> {
 }
 
 fn cargo(name: &str, place: Place, words: &[&str]) -> Step {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let command = std::iter::once(cargo).chain(words.iter().map(OsString::from));
+    let command = std::iter::once(command::cargo_program()).chain(words.iter().map(OsString::from));
     let step = Step::new(name, place).runs(command);
     Step { directory: Some(workspace()), ..step }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use super::skips::Machine;
 use super::step::Place;
 use super::{say, tools};
 use crate::cluster::interrupt;
+use crate::command;
 
 /// Without an event, how long until signals are looked at again.
 const LOOK: Duration = Duration::from_millis(250);
@@ -144,10 +145,7 @@ fn reason_of(log: &str) -> String {
 /// Asks cargo for the test programs. They are compiled already.
 fn test_programs() -> Result<Vec<Executable>> {
     let cargo = |arguments: &[&str]| -> Result<String> {
-        let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(workspace()).stdin(Stdio::null()).stderr(Stdio::inherit());
-        let output = command.output().context("running cargo")?;
+        let output = command::cargo().args(arguments).stderr(Stdio::inherit()).output().context("running cargo")?;
         ensure!(output.status.success(), "cargo {} ended with {}", arguments.join(" "), output.status);
         String::from_utf8(output.stdout).context("what cargo prints")
     };

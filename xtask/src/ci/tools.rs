@@ -1,7 +1,6 @@
 //! Programs that checks want and no package of the system has. Each is built or unpacked once and kept in the cache, under a
 //! name that changes with its version.
 
-use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
 
 use super::places::{Places, workspace};
+use crate::cluster::find_program;
+use crate::{command, kept};
 
 /// One that can be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +136,7 @@ impl Tool {
 
         let is_had = match self.source {
             Source::Crate(name, version) => {
-                let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+                let mut cargo = command::cargo();
                 cargo.args(["install", "--quiet", "--locked", "--version", version, name, "--root"]).arg(made.path());
                 // Unoptimised: it runs for a second. In a place of its own: it shares nothing with this project.
                 cargo.env("CARGO_TARGET_DIR", made.path().join("target"));
@@ -224,8 +225,7 @@ fn run(mut command: impl std::borrow::BorrowMut<Command>) -> Result<bool> {
 
 /// Whether there is a program of that name.
 pub(super) fn has(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|directory| directory.join(program).exists())
+    find_program(program).is_some()
 }
 
 /// The command `cargo xtask ci-tool NAME`.
@@ -254,7 +254,7 @@ fn digest(files: &[PathBuf]) -> Result<String> {
     if files.is_empty() {
         bail!("no files");
     }
-    Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    Ok(kept::key(hash))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::layout::Layout;
 use super::telling::say;
 use super::{interrupt, process};
 use crate::archive::{Content, Image};
+use crate::kept;
 
 mod conformance;
 
@@ -207,7 +208,7 @@ impl Part {
                 add(&fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
             }
         }
-        Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+        Ok(kept::key(hash))
     }
 
     fn build(&self, parts: &Path, place: &Path) -> Result<()> {

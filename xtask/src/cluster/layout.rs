@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Node, Plan};
 use super::telling::say;
-use crate::whole_file;
+use crate::{kept, whole_file};
 
 /// The directory and the names in it.
 #[derive(Debug, Clone)]
@@ -30,11 +30,7 @@ pub(crate) struct State {
 impl Layout {
     /// `LENO_CLUSTER_CACHE`, else `leno-cluster` where this user's caches are.
     pub(crate) fn find() -> Result<Self> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let root = set("LENO_CLUSTER_CACHE")
-            .or_else(|| set("XDG_CACHE_HOME").map(|caches| caches.join("leno-cluster")))
-            .or_else(|| set("HOME").map(|home| home.join(".cache/leno-cluster")));
-        let Some(root) = root else {
+        let Some(root) = kept::directory("LENO_CLUSTER_CACHE", "leno-cluster") else {
             bail!("there is no place for the cluster's files: neither LENO_CLUSTER_CACHE nor HOME is set");
         };
         fs::create_dir_all(&root)

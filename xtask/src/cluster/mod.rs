@@ -37,6 +37,7 @@ use plan::{Families, NODES_MAX, Node, Plan};
 use telling::print;
 
 pub(crate) use process::COMMAND as PROCESS;
+pub(crate) use programs::find as find_program;
 pub(crate) use status::find as status_of;
 pub(crate) use telling::say;
 

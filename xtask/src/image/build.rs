@@ -9,7 +9,7 @@ use std::{env, io};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::workspace;
+use crate::command::{self, workspace};
 use crate::whole_file;
 
 /// The C library becomes part of the program.
@@ -42,8 +42,7 @@ impl FromStr for Profile {
 
 /// Builds it and puts it next to where the archive goes by default, whence the Dockerfile takes it.
 pub(crate) fn program(profile: Profile) -> Result<PathBuf> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace());
+    let mut cargo = command::cargo();
     cargo.args(["rustc", "-p", "leno", "--bin", "leno", "--message-format", "json-render-diagnostics"]);
     match profile {
         Profile::Dist => {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use crate::archive::{Content, Image};
+use crate::command::workspace;
 pub(crate) use build::{Profile, program};
 
 const USAGE: &str = "usage: cargo xtask image [--profile dist|release|dev] [--output FILE] [--binary FILE] [--same-as ARCHIVE]\n\n  \
@@ -118,13 +119,6 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Request>>
         }
     }
     Ok(Some(request))
-}
-
-/// The root of the sources.
-pub(crate) fn workspace() -> PathBuf {
-    // Without `..`, because paths are shown.
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 
+use crate::command::workspace;
 use crate::image::{self, Profile};
 use crate::{elf, whole_file};
 
@@ -51,11 +52,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<()> {
         None => image::program(arguments.profile)?,
     };
     let program = fs::read(&binary).with_context(|| format!("reading {}", binary.display()))?;
-    let license = fs::read(image::workspace().join("LICENSE")).context("reading LICENSE")?;
+    let license = fs::read(workspace().join("LICENSE")).context("reading LICENSE")?;
     let architecture = elf::architecture(&program).with_context(|| format!("{} can't be packed", binary.display()))?;
     let content = Content { program: &program, license: &license, architecture };
 
-    let directory = arguments.output.unwrap_or_else(|| image::workspace().join("target/package"));
+    let directory = arguments.output.unwrap_or_else(|| workspace().join("target/package"));
     for (name, bytes) in [wheel::pack(&content)?, deb::pack(&content)?] {
         let path = directory.join(name);
         whole_file::write(&path, &bytes, 0o644)?;

@@ -1,13 +1,13 @@
 //! When something is missing or dies, nothing passes in the clear.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::clear::{CANARY, Watch};
-use crate::stage::{Ran, Stage, eventually, run, skip};
+use crate::stage::{Ran, Stage, eventually, run, script, skip};
 use crate::topology::{self, ECHO, Server};
 
 const NEEDS: &[&str] = &["socat", "nsenter", "curl"];
@@ -189,11 +189,11 @@ impl Crippled {
     fn program(&self) -> PathBuf {
         let (path, dir) = (self.dir.path().join("proxy"), self.dir.path().display());
         let text = format!(
-            "#!/bin/sh\nexport LENO_STATE_DIR={dir}/state LENO_WORKLOAD_TIMEOUT=1s LENO_CERTIFICATE_TIMEOUT=1s\n\
-             nft delete table inet lack 2>/dev/null\n. {dir}/before\nexec {} node\n",
+            "export LENO_STATE_DIR={dir}/state LENO_WORKLOAD_TIMEOUT=1s LENO_CERTIFICATE_TIMEOUT=1s\n\
+             nft delete table inet lack 2>/dev/null\n. {dir}/before\nexec {} node",
             env!("CARGO_BIN_EXE_leno")
         );
-        write_program(&path, &text);
+        script(&path, &text);
         path
     }
 
@@ -331,11 +331,6 @@ fn matrix(test: &str, lack: Lack, without: Known) {
     crippled.restart(Some(lack), true);
     crippled.expect("after a restart without any state", without);
     watch.end(&crippled.stage);
-}
-
-fn write_program(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 #[test]

@@ -256,6 +256,12 @@ impl Drop for Stage {
     }
 }
 
+/// Writes a program that is a shell script of these lines.
+pub(crate) fn script(path: &Path, lines: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+}
+
 /// Tries until it works. The pause only saves processor time; no result depends on it.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {

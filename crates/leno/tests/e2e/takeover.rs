@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::clear::{CANARY, Watch};
-use crate::stage::{PATIENCE, Stage, eventually, run, skip, ztunnel};
+use crate::stage::{PATIENCE, Stage, eventually, run, script, skip, ztunnel};
 use crate::topology::{self, Readiness, Server};
 
 const NEEDS: &[&str] = &["/usr/bin/python3", "socat"];
@@ -188,7 +188,7 @@ impl Scene {
         let dir = tempfile::tempdir().unwrap();
         let leno = env!("CARGO_BIN_EXE_leno");
         let program =
-            script(dir.path(), "proxy", &format!("export CONNECTION_TERMINATION_DEADLINE=600s\nexec {leno} node"));
+            program(dir.path(), "proxy", &format!("export CONNECTION_TERMINATION_DEADLINE=600s\nexec {leno} node"));
         let flags = NODES.map(|node| format!("--node-proxy={node}={}", program.display()));
         let stage = topology::up(&[ECHO], &[&flags[0], &flags[1]]);
         Self { stage, program, dir }
@@ -196,10 +196,9 @@ impl Scene {
 }
 
 /// A program that is a shell script.
-fn script(dir: &Path, name: &str, lines: &str) -> PathBuf {
+fn program(dir: &Path, name: &str, lines: &str) -> PathBuf {
     let path = dir.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    script(&path, lines);
     path
 }
 
@@ -310,8 +309,8 @@ fn an_upgrade_costs_no_connection_whether_it_works_or_not() {
     let Scene { stage, program: next, dir } = &Scene::up();
     let mut client = Client::start(stage);
     client.watch(100);
-    let dies = &script(dir.path(), "dies", "exit 7");
-    let hangs = &script(dir.path(), "hangs", "exec sleep 1000");
+    let dies = &program(dir.path(), "dies", "exit 7");
+    let hangs = &program(dir.path(), "hangs", "exec sleep 1000");
     let watch = Watch::begin(stage, PLAIN);
     for node in NODES {
         for (program, works, word) in [(dies, false, "exit code 7"), (hangs, false, "in time"), (next, true, "serves")]
@@ -353,7 +352,7 @@ fn first_then(dir: &Path, first: &str, then: &str) -> String {
     let started = dir.join("started-$NODE_NAME");
     let started = started.display();
     let lines = format!("[ -e {started} ] && exec {then}\n: >{started}\nexec {first}");
-    script(dir, "proxy", &lines).display().to_string()
+    program(dir, "proxy", &lines).display().to_string()
 }
 
 #[test]

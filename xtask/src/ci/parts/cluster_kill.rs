@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::places::{Places, workspace};
 use super::super::say;
+use crate::kept;
 
 /// Lines of `cluster up`; it is killed when it says so.
 const MOMENTS: [&str; 3] = ["waiting for the API server", "waiting for n1", "waiting for the nodes to be ready"];
@@ -93,7 +94,7 @@ fn sources() -> Result<String> {
     for file in files {
         hash.update(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
     }
-    Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    Ok(kept::key(hash))
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {

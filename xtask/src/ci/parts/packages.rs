@@ -10,7 +10,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::super::places::workspace;
 use super::super::{PART, say, tools};
-use super::{demo_held, done};
+use super::demo_held;
+use crate::command::done;
 
 /// The hidden step that ends as a program in a directory which holds all that it can see.
 pub(super) const IN_AN_EMPTY_ROOT: &str = "in-an-empty-root";
@@ -23,13 +24,13 @@ pub(super) fn run() -> Result<i32> {
     let program = workspace().join("target/image/leno");
     let mut package = this()?;
     package.args(["package", "--binary"]).arg(&program).arg("--output").arg(&packages);
-    done(package)?;
+    done(&mut package)?;
 
     let wheel = scratch.path().join("wheel");
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--root-user-action=ignore", "--prefix"]);
     pip.arg(&wheel).arg(only(&packages, "whl")?);
-    done(pip)?;
+    done(&mut pip)?;
     demo_from(&wheel, "/bin/leno")?;
 
     if tools::has("dpkg") {
@@ -43,7 +44,7 @@ pub(super) fn run() -> Result<i32> {
         dpkg.arg(format!("--root={}", deb.display()))
             .args(["--log=/dev/null", "--install"])
             .arg(only(&packages, "deb")?);
-        done(dpkg)?;
+        done(&mut dpkg)?;
         demo_from(&deb, "/usr/bin/leno")?;
     }
     Ok(0)
