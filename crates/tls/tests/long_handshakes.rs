@@ -14,9 +14,14 @@ use leno_testkit::certs::{Leaf, TestCa, TestCertificate};
 use leno_tls::{HandshakeError, MeshIdentity, PrivateKey, WorkloadCertificate};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
+use tokio::sync::Mutex;
 
 /// How many handshakes at a time may hold more than 8 KiB.
 const LARGE: usize = 256;
+
+/// The places of large handshakes are the process's, and so every test's of this file. One test counts them: the others
+/// take none meanwhile.
+static PLACES: Mutex<()> = Mutex::const_new(());
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ALICE: &str = "spiffe://cluster.local/ns/a/sa/alice";
@@ -72,6 +77,7 @@ fn hello(length: u32, begin: &[u8]) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 async fn a_hello_that_will_be_long_is_refused_when_it_says_so() {
+    let _places = PLACES.lock().await;
     let (_ca, server) = server();
     let (near, mut far) = duplex(64 << 10);
     far.write_all(&hello(70_000, &[3, 3])).await.unwrap();
@@ -84,6 +90,7 @@ async fn a_hello_that_will_be_long_is_refused_when_it_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hello_in_pieces_of_a_byte_is_refused_early() {
+    let _places = PLACES.lock().await;
     let (_ca, server) = server();
     let (near, mut far) = duplex(1 << 20);
     far.write_all(&hello(15_000, &[3, 3])).await.unwrap();
@@ -129,6 +136,7 @@ async fn with_certificates_of(extra: usize) -> (Result<(), HandshakeError>, usiz
 
 #[tokio::test]
 async fn long_chains_of_certificates_are_taken_up_to_64_kib() {
+    let _places = PLACES.lock().await;
     let (served, taken) = with_certificates_of(60_000).await;
     served.unwrap();
     assert!(taken > 60_000);
@@ -139,6 +147,7 @@ async fn long_chains_of_certificates_are_taken_up_to_64_kib() {
 
 #[tokio::test(start_paused = true)]
 async fn long_handshakes_share_the_memory_and_the_first_gives_way() {
+    let _places = PLACES.lock().await;
     let (ca, server) = server();
     let (server, client) = (Arc::new(server), mesh(&ca.issue(&Leaf::uri(ALICE)), ALICE));
     let mut slow = Vec::new();
