@@ -67,7 +67,7 @@ pub(super) const OF_MEASUREMENTS: [Tool; 3] = [
     Tool {
         step: "fortio",
         variables: &[("LENO_FORTIO", "")],
-        source: Source::GoModule("fortio.org/fortio", "v1.75.3"),
+        source: Source::GoModule("fortio.org/fortio", "v1.68.0"),
     },
     Tool { step: "envoy", variables: &[("LENO_ENVOY", "")], source: Source::Python(".ci/envoy.py") },
     Tool {
