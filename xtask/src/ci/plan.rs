@@ -19,6 +19,8 @@ pub(super) enum Tier {
     All,
     /// Lock file, format, clippy and dependency law only
     Lint,
+    /// What `cargo test --workspace` runs, side by side and with the programs that some tests want; no cluster
+    Tests,
     /// On a quiet machine and before a release: what is measured, at full size, and README's first command
     Measured,
     /// What is shipped, before a release: two builds of the image in two directories must be the same
@@ -40,6 +42,7 @@ pub(super) fn before_the_build(tier: Tier, places: &Places) -> Result<Vec<Step>>
             [tools, compiled, cluster_programs(), lint(places)?, clippy(), fuzz(places, 10)].concat()
         }
         Tier::Lint => [lint(places)?, clippy_at_once()].concat(),
+        Tier::Tests => tools::OF_TESTS.into_iter().map(tool).chain([build()]).collect(),
         Tier::Measured => {
             let tools = tools::OF_TESTS.into_iter().chain(tools::OF_MEASUREMENTS).map(tool).collect();
             [tools, vec![build(), image(), previous_image()], cluster_programs(), fuzz(places, 60)].concat()
@@ -54,19 +57,13 @@ pub(super) fn before_the_build(tier: Tier, places: &Places) -> Result<Vec<Step>>
 pub(super) fn after_the_build(tier: Tier, executables: &[Executable], places: &Places) -> Result<Vec<Step>> {
     match tier {
         Tier::All => {
-            let mut steps = Vec::new();
-            for executable in executables.iter().filter(|executable| executable.name != CLUSTER_TESTS) {
-                steps.push(test(executable, places)?);
-            }
+            let mut steps = tests(executables, places)?;
             let names: Vec<_> = steps.iter().map(|step| step.name.clone()).collect();
-            // It tells of all of them, so it comes after all of them.
-            for step in steps.iter_mut().filter(|step| step.name.ends_with(SUMMARY)) {
-                step.follows = names.iter().filter(|name| !name.ends_with(SUMMARY)).cloned().collect();
-            }
             steps.extend([demo(), packages()]);
             steps.extend(on_the_cluster(executables, &names, Scope::Core));
             Ok(steps)
         }
+        Tier::Tests => tests(executables, places),
         Tier::Measured => {
             let mut steps = Vec::new();
             let tests = || executables.iter().filter(|executable| executable.name != CLUSTER_TESTS);
@@ -210,6 +207,21 @@ const USERS_OF_TOOLS: [(&str, &[&str]); 5] = [
     ("leno-node/mesh", &["configdump"]),
     ("leno-waypoint/mesh", &["h2spec"]),
 ];
+
+/// Every test program but the cluster's.
+fn tests(executables: &[Executable], places: &Places) -> Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    for executable in executables.iter().filter(|executable| executable.name != CLUSTER_TESTS) {
+        steps.push(test(executable, places)?);
+    }
+
+    // The summary tells of all of them, so it comes after all of them.
+    let names: Vec<_> = steps.iter().map(|step| step.name.clone()).collect();
+    for step in steps.iter_mut().filter(|step| step.name.ends_with(SUMMARY)) {
+        step.follows = names.iter().filter(|name| !name.ends_with(SUMMARY)).cloned().collect();
+    }
+    Ok(steps)
+}
 
 fn test(executable: &Executable, places: &Places) -> Result<Step> {
     let label = executable.label();

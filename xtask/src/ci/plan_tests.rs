@@ -28,7 +28,7 @@ fn all_steps(tier: Tier) -> Vec<Step> {
     steps
 }
 
-const TIERS: [Tier; 4] = [Tier::All, Tier::Lint, Tier::Measured, Tier::Dist];
+const TIERS: [Tier; 5] = [Tier::All, Tier::Lint, Tier::Tests, Tier::Measured, Tier::Dist];
 
 #[test]
 fn what_a_step_waits_for_is_a_step_of_the_run() {
@@ -49,14 +49,20 @@ fn what_a_step_waits_for_is_a_step_of_the_run() {
 
 #[test]
 fn every_test_program_runs_once_and_the_summary_of_skips_last() {
-    let steps = all_steps(Tier::All);
-    let runs = |name: &str| steps.iter().filter(|step| step.command.iter().any(|word| *word == *name)).count();
-    for executable in executables() {
-        assert_eq!(runs(&executable.path.display().to_string()), 1, "{}", executable.label());
-    }
-    let summary = steps.iter().find(|step| step.name == "test xtask/summary").expect("the summary");
-    for name in ["test leno/e2e", "test leno-node/mesh", "test leno-local/stage"] {
-        assert!(summary.follows.iter().any(|other| other == name), "the summary does not wait for {name}");
+    for tier in [Tier::All, Tier::Tests] {
+        let steps = all_steps(tier);
+        let runs = |name: &str| steps.iter().filter(|step| step.command.iter().any(|word| *word == *name)).count();
+        for executable in executables() {
+            let expected = usize::from(tier == Tier::All || executable.name != CLUSTER_TESTS);
+            assert_eq!(runs(&executable.path.display().to_string()), expected, "{tier:?}: {}", executable.label());
+        }
+        let summary = steps.iter().find(|step| step.name == "test xtask/summary").expect("the summary");
+        for name in ["test leno/e2e", "test leno-node/mesh", "test leno-local/stage"] {
+            assert!(
+                summary.follows.iter().any(|other| other == name),
+                "{tier:?}: the summary does not wait for {name}"
+            );
+        }
     }
 }
 
