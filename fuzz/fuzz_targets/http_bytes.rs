@@ -5,38 +5,38 @@
 
 // The files themselves: the crate they belong to is a whole proxy.
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/detect.rs"]
-mod detect;
+#[path = "../../crates/waypoint/src/transport/detect_protocol.rs"]
+mod detect_protocol;
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/frames.rs"]
-mod frames;
+#[path = "../../crates/waypoint/src/transport/h2_flood.rs"]
+mod h2_flood;
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/framing.rs"]
-mod framing;
+#[path = "../../crates/waypoint/src/transport/h1_smuggling.rs"]
+mod h1_smuggling;
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/header_fields.rs"]
-mod header_fields;
+#[path = "../../crates/waypoint/src/transport/header_count.rs"]
+mod header_count;
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/messages.rs"]
-mod messages;
+#[path = "../../crates/waypoint/src/body/grpc_messages.rs"]
+mod grpc_messages;
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/pace.rs"]
-mod pace;
+#[path = "../../crates/waypoint/src/transport/h2_budget.rs"]
+mod h2_budget;
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/streams.rs"]
-mod streams;
+#[path = "../../crates/waypoint/src/transport/concurrent_streams.rs"]
+mod concurrent_streams;
 #[allow(dead_code)]
-#[path = "../../crates/waypoint/src/http/trace.rs"]
-mod trace;
+#[path = "../../crates/waypoint/src/request/trace_context.rs"]
+mod trace_context;
 
 use std::sync::Arc;
 
-use detect::{Spoken, spoken};
-use frames::{Frames, Look};
-use framing::{Ambiguity, Framing};
-use header_fields::Fields;
-use messages::Messages;
-use streams::{FirstSettings, Streams};
+use detect_protocol::{Spoken, spoken};
+use h2_flood::{Frames, Look};
+use h1_smuggling::{Ambiguity, Framing};
+use header_count::Fields;
+use grpc_messages::Messages;
+use concurrent_streams::{FirstSettings, Streams};
 
 /// What is found in these pieces, and in which request.
 fn look<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (u64, Option<Ambiguity>) {
@@ -131,7 +131,7 @@ libfuzzer_sys::fuzz_target!(|input: (&[u8], u8, Vec<(u8, Vec<u8>)>, Option<u8>)|
     if let Ok(value) = http::HeaderValue::from_bytes(bytes) {
         headers.insert("traceparent", value);
     }
-    let trace = trace::follow(&mut headers, Some(1.0));
-    let again = trace::follow(&mut headers, None);
+    let trace = trace_context::follow(&mut headers, Some(1.0));
+    let again = trace_context::follow(&mut headers, None);
     assert_eq!((again.id, again.told), (trace.id, false));
 });

@@ -353,7 +353,7 @@ const THREAD_LOCALS: [&str; 7] = [
     "crates/tls/src/turn.rs",
     "crates/tunnel/src/carrier/pace.rs",
     "crates/tunnel/src/timers.rs",
-    "crates/waypoint/src/cork.rs",
+    "crates/waypoint/src/transport/write_coalescing.rs",
 ];
 
 #[test]

@@ -66,7 +66,7 @@ pub struct WaypointConfig {
     /// Bytes of memory that this process may have for what it carries. At seven eighths of it, clients that have read nothing
     /// of their responses for a second are cut off, and idle ones are asked to connect anew; beyond it, new requests get 503.
     /// Three quarters of the container's limit by default, or 1 GiB if it has none; 0 for no limit.
-    #[arg(long, env = "LENO_MAX_MEMORY", default_value_t = crate::pressure::usual())]
+    #[arg(long, env = "LENO_MAX_MEMORY", default_value_t = crate::memory_pressure::usual())]
     pub max_memory: u64,
 
     /// How long the head of a request may take from its first byte to its last.

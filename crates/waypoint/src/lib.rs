@@ -9,74 +9,41 @@
 //! [`leno_proxy`], for which this is a [`leno_proxy::Carrier`].
 //!
 //! ```text
-//!  waypoint    the carrier, and how it starts and ends
-//!  accept      peers' tunnels: who may open them (tunnels), and how long they live
-//!  gate        what all connections share; lane: what those of one thread share
-//!  clear       connections in the clear, for tests and measurements
-//!  own         the workload that this process is
-//!  connection  one connection in a tunnel: whom it is for, and which protocol it speaks (detect)
-//!  pass        bytes passed on unread; by_route: where a route sends them
-//!  http        requests: what they ask for, where they go, what is answered
-//!  rates       how many requests follow a route with a limit
-//!  routes      the routes of services, compiled; guards: their policies; guard: what those are asked
-//!  balance     endpoints of services: what is known of each, and which takes the next request
-//!  upstream    how endpoints are reached
-//!  http_pool   HTTP connections to endpoints, over what was reached (stream); streams: how many requests one takes
-//!  client_body  bodies as clients send them; request_body: on their way to endpoints, and copies of them
-//!  wire        a tunnel or a TCP connection as the HTTP library sees it; timer: its time and tasks
-//!  framing     requests in HTTP/1.1 that may be read in two ways; frames: floods in HTTP/2, and
-//!              how fast they are taken (pace), and header_fields: how many fields a head has
-//!  report      what is told of a connection; failure: why it was not carried; open: those that are open
-//!  pressure    how much memory there is for all of this
-//!  series      the metrics of requests; messages: what is counted of their bodies
+//!  waypoint       the carrier, and how it starts and ends; config
+//!  downstream     clients: their tunnels, their connections, the protocol that each speaks
+//!  connection     a connection's target, policies and record; failure: why one was not carried
+//!  passthrough    connections that are not read
+//!  pipeline       what happens to a request, phase by phase; phases: ext_authz, jwt, route, retry and so on
+//!  request, body  a request and its response: heads, bodies, records
+//!  balance        endpoints of services: what is known of each, and which takes the next request
+//!  upstream       how endpoints are reached; pool: HTTP connections to them, kept
+//!  transport      bytes as the HTTP library sees them, and protection from floods and smuggling
+//!  memory_pressure  how much memory there is for all of this
+//!  state          what all connections share: compiled policies and routes, keys, limits, metrics
 //! ```
 //!
 //! It knows neither Kubernetes nor the node proxy: its world is a [`leno_model::Mesh`].
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on runtimes that keep time"))]
 
-mod accept;
-mod asked;
-mod authorizers;
 mod balance;
-mod by_route;
-mod clear;
-mod client_body;
+mod body;
 mod config;
 mod connection;
-mod cork;
-mod detect;
+mod downstream;
 mod failure;
-mod frames;
-mod framing;
-mod gate;
-mod guard;
-mod guards;
-mod header_fields;
-mod http;
-mod http_pool;
-mod keys;
-mod lane;
-mod messages;
-mod open;
-mod own;
-mod pace;
-mod pass;
-mod pressure;
-mod rates;
-mod report;
-mod request_body;
-mod routes;
-mod series;
-mod stream;
-mod streams;
+mod memory_pressure;
+mod passthrough;
+mod phases;
+mod pipeline;
+mod pool;
+mod request;
+mod state;
 #[cfg(test)]
 mod test_support;
-mod timer;
-mod tunnels;
+mod transport;
 mod upstream;
 mod waypoint;
-mod wire;
 
 pub use config::{ClearListener, Config, WaypointConfig};
 pub use waypoint::{run, start};

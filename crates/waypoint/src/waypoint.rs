@@ -23,21 +23,21 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authorizers::Authorizers;
 use crate::balance::{Balancers, Totals};
-use crate::clear;
-use crate::client_body;
+use crate::body::client;
 use crate::config::{Config, WaypointConfig};
-use crate::gate::Gate;
-use crate::guards::Guards;
-use crate::http::run_errands;
-use crate::keys::{Errand, KeyStore};
-use crate::lane::lanes;
-use crate::own::Own;
-use crate::pressure::Pressure;
-use crate::rates::Rates;
-use crate::routes::Tables;
-use crate::tunnels::Tunnels;
+use crate::downstream::plaintext;
+use crate::memory_pressure::Pressure;
+use crate::phases::jwks_fetch::run_errands;
+use crate::state::ext_authz_slots::Authorizers;
+use crate::state::jwks::{Errand, KeyStore};
+use crate::state::own_workload::Own;
+use crate::state::policies::Guards;
+use crate::state::rate_limits::Rates;
+use crate::state::route_tables::Tables;
+use crate::state::shared::Gate;
+use crate::state::tunnel_limit::Tunnels;
+use crate::state::worker::lanes;
 use crate::upstream;
 
 /// Connections that wait to be accepted; the kernel's limit is often lower.
@@ -135,7 +135,7 @@ impl Waypoint {
             spans: config.waypoint.collector.is_some().then(|| Spans::new(core.metrics.spans_dropped().clone())),
             pressure: Pressure::new(config.waypoint.max_memory),
             copies: Arc::new(Semaphore::new(COPIES)),
-            bodies: client_body::room(config.waypoint.max_memory),
+            bodies: client::room(config.waypoint.max_memory),
             relay: RelayOptions::default(),
             silent: Silent::default(),
             here,
@@ -171,7 +171,7 @@ impl Carrier for Waypoint {
 
     fn begin(&self) {
         let Some(listener) = self.listener.lock().take() else { return };
-        let server = |lane: &crate::lane::Lane| Server {
+        let server = |lane: &crate::state::worker::Lane| Server {
             worker: lane.worker.clone(),
             served: lane.served.clone(),
             is_second_choice: false,
@@ -193,7 +193,7 @@ impl Carrier for Waypoint {
             let opened = listen(clear.address);
             first.worker.spawn(async move {
                 match opened.map_err(io::Error::other).and_then(TcpListener::from_std) {
-                    Ok(listener) => clear::accept(gate, listener, authority).await,
+                    Ok(listener) => plaintext::accept(gate, listener, authority).await,
                     Err(error) => tracing::error!(%error, "can't accept connections in the clear"),
                 }
             });

@@ -10,7 +10,7 @@ use leno_tunnel::timers::timeout;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-use crate::gate::Gate;
+use crate::state::shared::Gate;
 
 /// Connects, within `waited`.
 pub(super) async fn tcp(address: SocketAddr, waited: Duration) -> Result<TcpStream, Failure> {

@@ -17,9 +17,9 @@ use leno_tunnel::{ConnectRequest, timers};
 
 use crate::balance::{Cluster, Common, InFlight, Limit, Overflow, Tried, Wish};
 use crate::failure::Failure;
-use crate::gate::Gate;
-use crate::lane::Lane;
-use crate::stream::Stream;
+use crate::pool::stream::Stream;
+use crate::state::shared::Gate;
+use crate::state::worker::Lane;
 
 pub(crate) use room::{Room, room};
 

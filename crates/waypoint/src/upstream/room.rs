@@ -4,9 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use crate::balance::{Common, Counted, Limit};
-use crate::gate::Gate;
-use crate::http_pool::{Leased, UpstreamKey};
-use crate::lane::Lane;
+use crate::pool::{Leased, UpstreamKey};
+use crate::state::shared::Gate;
+use crate::state::worker::Lane;
 
 /// What a request gets that needs a connection.
 pub(crate) enum Room {
