@@ -95,17 +95,27 @@ fn work_of_other_programs_is_separate() {
     stranger.wait().unwrap();
 }
 
+/// Of a process of its own: other tests of this one take and free what they need meanwhile.
 #[test]
 fn memory_and_descriptors() {
-    let before = memory(own()).unwrap();
-    assert!(before.rss_bytes > before.anonymous_bytes && before.anonymous_bytes > 0, "{before:?}");
-    let block = vec![1_u8; 64 << 20];
-    let files: Vec<_> = (0..50).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
-    let after = memory(own()).unwrap();
-    assert!(after.anonymous_bytes >= before.anonymous_bytes + (48 << 20), "{before:?} {after:?}");
-    assert!(after.descriptors + 20 >= before.descriptors + 50, "{before:?} {after:?}");
-    std::hint::black_box(block.last());
-    drop(files);
+    let held_by = |script: &str| {
+        let script = format!("{script}; echo done; read line");
+        let mut shell =
+            Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        shell.stdout.take().unwrap().read_exact(&mut [0; 5]).unwrap();
+        let held = memory(i32::try_from(shell.id()).unwrap()).unwrap();
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        held
+    };
+    let little = held_by(":");
+    assert!(little.rss_bytes > little.anonymous_bytes && little.anonymous_bytes > 0, "{little:?}");
+
+    let much = held_by("text=$(head -c 16777216 /dev/zero | tr '\\0' x)");
+    assert!(much.anonymous_bytes >= little.anonymous_bytes + (16 << 20), "{little:?} {much:?}");
+
+    let open = held_by("exec 3</dev/null 4</dev/null 5</dev/null 6</dev/null 7</dev/null");
+    assert_eq!(open.descriptors, little.descriptors + 5, "{little:?} {open:?}");
 }
 
 #[test]
