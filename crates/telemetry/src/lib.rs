@@ -10,6 +10,7 @@ mod descriptors;
 mod gate;
 mod host;
 pub mod logging;
+mod memory_limit;
 pub mod metrics;
 pub mod observe;
 mod readiness;
@@ -19,6 +20,7 @@ pub use access_log::AccessLog;
 pub use descriptors::{DescriptorLimit, descriptor_limit, raise_descriptor_limit};
 pub use gate::Gate;
 pub use host::one_host;
+pub use memory_limit::MemoryGroup;
 pub use metrics::Metrics;
 pub use readiness::{Readiness, ReadyTask};
 

@@ -8,6 +8,8 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use leno_telemetry::MemoryGroup;
+
 /// How old a look at the memory may be. A look takes tens of microseconds.
 const AGE: Duration = Duration::from_millis(50);
 
@@ -91,8 +93,7 @@ const ENOUGH: u64 = 1 << 30;
 
 /// The limit if none is set: three quarters of what the container may have, bytes.
 pub(crate) fn usual() -> u64 {
-    let container =
-        fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let container = MemoryGroup::of("self").and_then(|group| group.limit());
     container.map_or(ENOUGH, |most| most / 4 * 3)
 }
 

@@ -11,6 +11,7 @@ mod exec;
 mod explained;
 mod give_up;
 mod handle;
+mod killed;
 mod network;
 mod node;
 mod options;

@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use crate::stage::killed::Memory;
 use crate::stage::logs;
 use crate::stage::pod::probes::{Counter, Surroundings, ask, pause};
 use crate::stage::pod::sandbox::{Killer, Process, Program, Sandbox};
@@ -101,6 +102,7 @@ impl Runner {
         let mut pause = FIRST_PAUSE;
         loop {
             let begun = Instant::now();
+            let memory = Memory::of(self.sandbox.pid());
             let ended = match self.start().await {
                 Ok(process) => Ok(self.attend(process).await),
                 Err(message) => Err(message),
@@ -124,7 +126,8 @@ impl Runner {
                 Ok(0) => ("Completed", "ended with exit code 0; it is started again".to_owned()),
                 // 128 and more: by a signal. One that asks nobody leaves no last words.
                 Ok(code @ (137 | 143)) => {
-                    ("CrashLoopBackOff", format!("killed by signal {} (exit code {code})", code - 128))
+                    let why = memory.reason_of(code);
+                    ("CrashLoopBackOff", format!("killed by signal {} (exit code {code}){why}", code - 128))
                 }
                 Ok(code) => ("CrashLoopBackOff", format!("ended with exit code {code}{}", last_words(&self.log))),
                 Err(message) => ("CreateContainerError", message),

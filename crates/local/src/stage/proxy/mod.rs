@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use self::draining::Draining;
 use self::readiness::{gives_way, is_ready};
 use self::upgrade::Exchange;
+use crate::stage::killed::Memory;
 use crate::stage::logs;
 use crate::stage::spawn::{Spawn, Spawned, spawn};
 
@@ -80,9 +81,7 @@ pub(crate) async fn supervise(mut settings: ProxySettings, mut orders: Orders, s
                     state.message.clear();
                 });
                 match attend(proxy, &settings, &mut orders, &state, &mut exchange).await {
-                    End::Exited(code) => {
-                        format!("the proxy ended with {}; its log is {}", told(code), settings.log.display())
-                    }
+                    End::Exited { how } => format!("the proxy ended with {how}; its log is {}", settings.log.display()),
                     End::Draining(proxy) => {
                         let text = format!("the proxy (pid {}) drains, and the next one takes over", proxy.pid);
                         draining.add(proxy, &settings, &orders.stop);
@@ -122,7 +121,10 @@ async fn end(mut proxy: Spawned) {
 
 /// How a proxy that served went.
 enum End {
-    Exited(i32),
+    Exited {
+        /// Its exit code or signal, and why, as far as that is known.
+        how: String,
+    },
     /// It lives on with the connections that it has.
     Draining(Spawned),
     /// It was ended for this reason.
@@ -173,12 +175,19 @@ async fn attend(
     let mut looking = std::pin::pin!(look(settings, state));
     let mut giving_way = std::pin::pin!(give_way(settings, departures, state.subscribe()));
     let mut seen = state.subscribe();
+    // A script that becomes a proxy may enter a control group first.
+    let mut serving = state.subscribe();
+    let (mut memory, mut is_serving) = (Memory::of(proxy.pid), false);
     loop {
         tokio::select! {
-            code = &mut proxy.ended => return End::Exited(code.unwrap_or(1)),
+            code = &mut proxy.ended => return exited(code.unwrap_or(1), &memory),
+            () = is_told_ready(&mut serving), if !is_serving => {
+                is_serving = true;
+                memory = Memory::of(proxy.pid);
+            }
             () = &mut giving_way => {
                 return match tokio::time::timeout(LAST_BREATH, &mut proxy.ended).await {
-                    Ok(code) => End::Exited(code.unwrap_or(1)),
+                    Ok(code) => exited(code.unwrap_or(1), &memory),
                     Err(_) => End::Draining(proxy),
                 };
             }
@@ -210,6 +219,10 @@ async fn attend(
         state.ready = false;
     });
     End::Stopped
+}
+
+fn exited(code: i32, memory: &Memory) -> End {
+    End::Exited { how: told(code) + &memory.reason_of(code) }
 }
 
 async fn is_told_ready(seen: &mut watch::Receiver<ProxyState>) {
