@@ -42,6 +42,9 @@ pub(crate) fn text(listing: &Listing) -> String {
     for (name, message) in nodes.chain(pods).filter(|(_, message)| !message.is_empty()) {
         text.push_str(&format!("\n\n{name}: {message}"));
     }
+    for trouble in &listing.troubles {
+        text.push_str(&format!("\n\n{trouble}"));
+    }
     if !listing.passed_over.is_empty() {
         text.push_str("\n\nIn the manifests, but not in force:");
         for line in passed_over(&listing.passed_over) {

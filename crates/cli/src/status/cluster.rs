@@ -59,7 +59,7 @@ async fn told(nodes: &ClusterNodes, components: Vec<Rollout>) -> anyhow::Result<
     }
     let of = Target::Cluster(nodes.clone()).json();
     let waypoints = Some(waypoints::gather(nodes, &pods, &planes).await?);
-    Ok(Status { of, components: Some(components), nodes: by_node, waypoints })
+    Ok(Status { of, components: Some(components), nodes: by_node, troubles: Vec::new(), waypoints })
 }
 
 /// What all replicas of the control plane say of the proxies.

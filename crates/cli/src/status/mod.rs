@@ -28,6 +28,9 @@ pub(crate) struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     components: Option<Vec<Rollout>>,
     nodes: BTreeMap<String, Node>,
+    /// Of a stage, what is wrong with the machine around it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    troubles: Vec<String>,
     /// Of a stage, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     waypoints: Option<Waypoints>,
@@ -85,6 +88,7 @@ fn text(of: &str, status: &Status) -> String {
     if !problems.is_empty() {
         parts.push(problems.join("\n"));
     }
+    parts.extend(status.troubles.iter().cloned());
     parts.extend(status.waypoints.as_ref().and_then(Waypoints::text));
     parts.join("\n\n")
 }

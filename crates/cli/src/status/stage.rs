@@ -32,7 +32,8 @@ pub(super) async fn gather(name: &StageName, wait: Option<Duration>) -> anyhow::
         nodes.insert(node.name.clone(), of_node(node, &listing, proxy));
     }
     let waypoints = waypoints::of_stage(&source, &listing, &planes).await;
-    Ok(Status { of: Target::Stage(name.clone()).json(), components: None, nodes, waypoints })
+    let (of, troubles) = (Target::Stage(name.clone()).json(), listing.troubles);
+    Ok(Status { of, components: None, nodes, troubles, waypoints })
 }
 
 async fn settled(name: &StageName) -> anyhow::Result<Listing> {

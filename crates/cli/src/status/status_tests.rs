@@ -36,10 +36,13 @@ fn a_row_tells_all_of_a_proxy() {
     let draining = in_sync.draining;
     let node = Node { in_mesh: 4, outside: 2, draining, proxy: in_sync, ..Node::default() };
     let nodes = BTreeMap::from([("n1".to_owned(), node)]);
-    let status = Status { of: json!({"stage": "x"}), components: None, nodes, waypoints: None };
+    let troubles = vec!["the disk is full".to_owned()];
+    let status = Status { of: json!({"stage": "x"}), components: None, nodes, troubles, waypoints: None };
     let text = text("stage x", &status);
+    let (table, trouble) = text.rsplit_once("\n\n").unwrap();
+    assert_eq!(trouble, "the disk is full");
     let row: Vec<_> =
-        text.lines().last().unwrap().split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        table.lines().last().unwrap().split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     let expected =
         ["n1", "4", "0", "2", "yes", "0.1.0", "2026-11-26T19:00:00Z (1 missing)", "12", "2, with 7 connections"];
     assert_eq!(row, expected, "{text}");

@@ -18,9 +18,10 @@ use crate::command::signals::Signals;
 use crate::command::up::{DETACHED, OnTimeout, Patience};
 use crate::error::name_flag;
 use crate::names::StageName;
-use crate::run_dir::lock::{Holder, Lock};
-use crate::stage::journal;
+use crate::run_dir::disk;
+use crate::run_dir::lock::Lock;
 use crate::stage::listing::Listing;
+use crate::stage::{journal, sweep};
 
 /// Between two looks at a stage that comes up.
 const ASK: Duration = Duration::from_millis(30);
@@ -36,8 +37,12 @@ pub async fn run(name: &StageName, args: Vec<OsString>, patience: Patience) -> R
     let mut signals = Signals::listen()?;
     let run_dir = crate::run_dir::make(name)?;
     // Taken and given back: refused here already, in words that need no log.
-    drop(Lock::take(&run_dir, name)?);
-    let log = open_log(&run_dir)?;
+    let log = Lock::take(&run_dir, name).and_then(|lock| {
+        drop(lock);
+        open_log(&run_dir)
+    });
+    // What could not be made here is told, and not what of it can't be removed.
+    let log = log.inspect_err(|_| drop(sweep::finish_unheld(name, &run_dir)))?;
     let mut supervisor = Supervisor { child: start(&log, args)?, log, run_dir, name: name.clone() };
     let begun = Instant::now();
     let mut progress = Progress::detached(Audience::of_stderr());
@@ -140,9 +145,7 @@ impl Supervisor {
 
     /// What one leaves that ended before it had anything to clean up, or was killed.
     fn remove_traces(&self) {
-        if Lock::holder(&self.run_dir) == Holder::Nobody
-            && let Err(reason) = crate::stage::sweep::finish(&self.name, &self.run_dir)
-        {
+        if let Err(reason) = sweep::finish_unheld(&self.name, &self.run_dir) {
             say(&format!("warning: {reason}"));
         }
     }
@@ -158,8 +161,8 @@ fn open_log(run_dir: &Path) -> Result<File, Error> {
         .create(true)
         .mode(0o600)
         .open(&path)
-        .map_err(Error::io(what.clone()))?;
-    log.set_len(0).map_err(Error::io(what))?;
+        .map_err(disk::failed(what.clone()))?;
+    log.set_len(0).map_err(disk::failed(what))?;
     Ok(log)
 }
 

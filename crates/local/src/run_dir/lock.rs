@@ -9,6 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::Error;
 use crate::names::StageName;
+use crate::run_dir::disk::failed;
 use crate::run_dir::open_file;
 
 /// Held by a running supervisor; the kernel releases it however the supervisor ends.
@@ -52,7 +53,7 @@ impl Lock {
                     lock.write_all(format!("{}\n", std::process::id()).as_bytes())
                 };
                 let mut record = record;
-                record().map_err(Error::io("cannot write the lock file"))?;
+                record().map_err(failed("cannot write the stage's lock".to_owned()))?;
                 Ok(Self(lock))
             }
             Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
@@ -98,7 +99,7 @@ fn open(run_dir: &Path) -> Result<File, Error> {
         .truncate(false)
         .mode(0o600)
         .open(&path)
-        .map_err(Error::io(format!("cannot open {}", path.display())))
+        .map_err(failed(format!("cannot open {}", path.display())))
 }
 
 fn pid_in(mut file: File) -> i32 {

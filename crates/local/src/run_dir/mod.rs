@@ -4,6 +4,7 @@
 //! in it that lead to the user's own files, or with a socket in it that takes what `leno exec` hands over. So owner and mode are
 //! looked at before anything in it is, and no file in it is opened through a link.
 
+pub(crate) mod disk;
 pub(crate) mod lock;
 pub(crate) mod record;
 
@@ -17,6 +18,7 @@ use libc::{O_DIRECTORY, O_NOFOLLOW, O_PATH};
 use crate::Error;
 use crate::names::StageName;
 use crate::privilege;
+use crate::run_dir::disk::{ADVICE, failed};
 
 /// Name of the supervisor's socket in the run directory.
 pub(crate) const SOCKET: &str = "stage.sock";
@@ -107,7 +109,7 @@ pub(crate) fn make(name: &StageName) -> Result<PathBuf, Error> {
     let make = |dir: &Path, mode| match DirBuilder::new().recursive(true).mode(mode).create(dir) {
         // Something that is no directory: looked at below, in words that say what.
         Err(reason) if reason.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made.map_err(Error::io(format!("cannot create the directory {}{ADVICE}", dir.display()))),
+        made => made.map_err(failed(format!("cannot create the directory {}", dir.display()))),
     };
     // Others may ask whether a stage of some name runs, and see nothing of it.
     make(&name.base(), 0o711)?;
@@ -216,18 +218,15 @@ pub(crate) fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), E
         let mut file = options().write(true).create(true).truncate(true).mode(mode).open(path)?;
         file.write_all(content)
     };
-    attempt().map_err(Error::io(format!("cannot write {}", path.display())))
+    attempt().map_err(failed(format!("cannot write {}", path.display())))
 }
-
-/// Advice about a directory that can't be made.
-pub(crate) const ADVICE: &str = " (LENO_RUN_DIR=DIR chooses another place for the stage's sockets and logs)";
 
 /// Creates a directory of the run directory, and those between, mode 0700.
 pub(crate) fn make_dir(path: &Path) -> Result<PathBuf, Error> {
-    let what = || format!("cannot create the directory {}{ADVICE}", path.display());
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(what()))?;
-    if std::fs::symlink_metadata(path).map_err(Error::io(what()))?.is_symlink() {
-        return Err(Error::io(what())(io::Error::other("a symbolic link has its name")));
+    let what = || format!("cannot create the directory {}", path.display());
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed(what()))?;
+    if std::fs::symlink_metadata(path).map_err(failed(what()))?.is_symlink() {
+        return Err(failed(what())(io::Error::other("a symbolic link has its name")));
     }
     Ok(path.to_owned())
 }

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::run_dir::disk::failed;
 use crate::run_dir::{open_file, write_file};
 
 const FILE: &str = "state.json";
@@ -75,7 +76,7 @@ impl State {
         // Renamed into place: a supervisor killed while it writes must not leave half a record.
         let (path, draft) = (run_dir.join(FILE), run_dir.join("state.json.new"));
         write_file(&draft, &text, 0o600)?;
-        std::fs::rename(&draft, &path).map_err(Error::io(format!("cannot write {}", path.display())))
+        std::fs::rename(&draft, &path).map_err(failed(format!("cannot write {}", path.display())))
     }
 }
 

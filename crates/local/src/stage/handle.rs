@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::Error;
+use crate::run_dir::disk;
 use crate::stage::context::Context;
 use crate::stage::dial::{NodePort, dial};
 use crate::stage::exec::{Order, exec};
@@ -39,6 +40,12 @@ impl StageHandle {
     /// The stage as it is now.
     pub fn listing(&self) -> Listing {
         self.listing.borrow().clone()
+    }
+
+    /// What is wrong with the machine around the stage now, such as a full disk, and what to do.
+    pub fn troubles(&self) -> Vec<String> {
+        let failed = self.ctx.journal.failed();
+        disk::trouble(&self.ctx.run_dir, failed.as_ref()).into_iter().collect()
     }
 
     /// Sees every change of the listing.

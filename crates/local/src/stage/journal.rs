@@ -1,6 +1,7 @@
 //! The stage's own log: what happened and when. It is a file, so that it can be read when the supervisor is dead.
 
 use std::fmt::{self, Display};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,6 +12,7 @@ use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 
 use crate::Error;
+use crate::run_dir::disk;
 use crate::stage::logs::Log;
 
 /// RFC 3339, UTC, milliseconds.
@@ -34,17 +36,25 @@ impl Journal {
     /// [`Error::Io`] if it can't be written.
     pub(crate) fn begin(run_dir: &Path) -> Result<Self, Error> {
         let path = path(run_dir);
-        let log = Log::empty(&path).map_err(Error::io(format!("cannot write {}", path.display())))?;
+        let log = Log::empty(&path).map_err(disk::failed(format!("cannot write {}", path.display())))?;
         Ok(Self(Arc::new(Mutex::new(log))))
     }
 
     /// Writes down what happened just now. Each line of `text` gets the time.
     pub(crate) fn note(&self, text: impl Display) {
+        let text = text.to_string();
         let now = OffsetDateTime::from(SystemTime::now());
         let time = now.format(TIME).unwrap_or_default();
-        let lines: String = text.to_string().lines().map(|line| format!("{time} {line}\n")).collect();
-        // A full disk must not stop the stage.
-        let _ = self.0.lock().write(lines.as_bytes());
+        let mut log = self.0.lock();
+        let gap = log.gap();
+        let lines = gap.iter().map(String::as_str).chain(text.lines()).map(|line| format!("{time} {line}\n"));
+        // A full disk must not stop the stage. It is told by `failed`, and here once there is room.
+        let _ = log.write(lines.collect::<String>().as_bytes());
+    }
+
+    /// Why what happened last could not be written down.
+    pub(crate) fn failed(&self) -> Option<io::Error> {
+        self.0.lock().failed()
     }
 }
 

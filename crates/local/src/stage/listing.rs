@@ -21,6 +21,9 @@ pub struct Listing {
     pub pods: Vec<PodListing>,
     /// Why the newest edit of the manifests did not take effect; empty if it did.
     pub refused: String,
+    /// What is wrong with the machine around the stage, such as a full disk, and what to do.
+    #[serde(default)]
+    pub troubles: Vec<String>,
     /// Warnings for the authors of the manifests in force, each with its place.
     pub warnings: Vec<String>,
     /// What is in the manifests and not in force, although one would believe so.

@@ -26,6 +26,8 @@ pub(crate) struct Log {
     second: Option<u64>,
     size: u64,
     limit: u64,
+    /// Why the last attempt to write into it has failed, as the system's number.
+    failed: Option<i32>,
 }
 
 impl Log {
@@ -51,7 +53,7 @@ impl Log {
     fn with_limit(path: &Path, limit: u64) -> io::Result<Self> {
         let file = append(path)?;
         let size = file.metadata()?.len();
-        Ok(Self { times: append(&times(path))?, path: path.to_owned(), file, second: None, size, limit })
+        Ok(Self { times: append(&times(path))?, path: path.to_owned(), file, second: None, size, limit, failed: None })
     }
 
     /// Adds to it.
@@ -59,7 +61,19 @@ impl Log {
     /// # Errors
     /// If the disk is full, for instance.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_at(bytes, SystemTime::now())
+        let written = self.write_at(bytes, SystemTime::now());
+        self.failed = written.as_ref().err().map(|reason| reason.raw_os_error().unwrap_or(libc::EIO));
+        written
+    }
+
+    /// Why the last attempt to write into it has failed; `None` if it has not.
+    pub(crate) fn failed(&self) -> Option<io::Error> {
+        self.failed.map(io::Error::from_raw_os_error)
+    }
+
+    /// What is to be said before the next that is written, if something could not be written before.
+    pub(crate) fn gap(&self) -> Option<String> {
+        self.failed().map(|reason| format!("something is missing before this line, it could not be written: {reason}"))
     }
 
     fn write_at(&mut self, bytes: &[u8], now: SystemTime) -> io::Result<()> {
@@ -130,17 +144,28 @@ pub(crate) fn begin_of(path: &Path, time: SystemTime) -> Option<u64> {
 }
 
 /// A pipe whose returned end may be a container's output. What comes through it is appended to the log until every
-/// writer has closed it.
+/// writer has closed it. Without a log it goes nowhere: a disk that can't be written must not keep a node from its proxy.
 pub(crate) fn capture(path: &Path) -> io::Result<OwnedFd> {
-    let mut log = Log::open(path)?;
+    let path = path.to_owned();
+    let mut log = Log::open(&path);
+    if let Err(reason) = &log {
+        tracing::warn!(path = %path.display(), %reason, "what a program prints is lost until its log can be opened");
+    }
     let (writer, mut reader) = pipe::pipe()?;
     tokio::spawn(async move {
         let mut buffer = vec![0; 8192];
         loop {
             match reader.read(&mut buffer).await {
                 Ok(0) | Err(_) => return,
-                // A full disk must not stop the container: what can't be kept is dropped.
-                Ok(length) => drop(log.write(&buffer[..length])),
+                Ok(length) => {
+                    if log.is_err() {
+                        log = Log::open(&path);
+                    }
+                    let Ok(log) = &mut log else { continue };
+                    let gap = log.gap().map(|gap| format!("[leno: {gap}]\n")).unwrap_or_default();
+                    // A full disk must not stop the container: what can't be kept is dropped, and that is said.
+                    let _ = log.write(&[gap.as_bytes(), &buffer[..length]].concat());
+                }
             }
         }
     });

@@ -122,7 +122,9 @@ impl Stage {
         }
         let run_dir = run_dir::make(&options.name)?;
         let (dir, name) = (run_dir.clone(), options.name.clone());
-        let lock = on_thread(move || Lock::take(&dir, &name)).await?;
+        let lock = on_thread(move || Lock::take(&dir, &name)).await;
+        // What could not be made here is told, and not what of it can't be removed.
+        let lock = lock.inspect_err(|_| drop(sweep::finish_unheld(&options.name, &run_dir)))?;
         let assembled = match netns_dir(&run_dir) {
             Ok(netns_dir) => {
                 let left = sweep::sweep(&run_dir).left;

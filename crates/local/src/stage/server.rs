@@ -12,9 +12,11 @@ use tokio::net::{TcpStream, UnixListener, UnixStream};
 
 use crate::Error;
 use crate::run_dir::SOCKET;
+use crate::run_dir::disk::failed;
 use crate::stage::api::{Answer, LogFiles, MAX_LINE, Request};
 use crate::stage::exec::{Order, container_of};
 use crate::stage::handle::StageHandle;
+use crate::stage::listing::Listing;
 use crate::stage::logs;
 use crate::stage::pod::init_protocol::receive_bytes;
 use crate::stage::pod::sandbox::Process;
@@ -31,8 +33,8 @@ pub(crate) fn bind(run_dir: &Path) -> Result<UnixListener, Error> {
     // Left by a killed supervisor; the lock says that nobody else listens.
     let _ = std::fs::remove_file(&path);
     let what = format!("cannot open {}", path.display());
-    let listener = UnixListener::bind(&path).map_err(Error::io(what.clone()))?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(Error::io(what))?;
+    let listener = UnixListener::bind(&path).map_err(failed(what.clone()))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed(what))?;
     Ok(listener)
 }
 
@@ -94,7 +96,7 @@ async fn converse(stream: UnixStream, stage: StageHandle) {
 async fn show(connection: &mut Connection, stage: &StageHandle) -> io::Result<()> {
     let mut listing = stage.watch_listing();
     loop {
-        let now = listing.borrow_and_update().clone();
+        let now = Listing { troubles: stage.troubles(), ..listing.borrow_and_update().clone() };
         connection.say(&Answer::Listing(Box::new(now))).await?;
         tokio::select! {
             changed = listing.changed() => changed.map_err(io::Error::other)?,
@@ -107,7 +109,10 @@ async fn show(connection: &mut Connection, stage: &StageHandle) -> io::Result<()
 
 async fn answer(stage: &StageHandle, request: Request) -> Result<Answer, Error> {
     match request {
-        Request::Ps => Ok(Answer::Listing(Box::new(stage.listing()))),
+        Request::Ps => {
+            let now = Listing { troubles: stage.troubles(), ..stage.listing() };
+            Ok(Answer::Listing(Box::new(now)))
+        }
         Request::Scale { namespace, name, replicas } => {
             Ok(Answer::Scaled(stage.scale(&namespace, &name, replicas).await?))
         }

@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use crate::Error;
 use crate::names::StageName;
 use crate::run_dir;
+use crate::run_dir::lock::{Holder, Lock};
 use crate::run_dir::record::State;
 
 /// What a sweep has found.
@@ -30,6 +31,11 @@ pub(crate) fn finish(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
         name.remove_run_dir().map_err(Error::io(format!("cannot remove {}", run_dir.display())))?;
     }
     Ok(any)
+}
+
+/// Removes what one has left that could not begin, or was killed as it did, unless another holds the stage.
+pub(crate) fn finish_unheld(name: &StageName, run_dir: &Path) -> Result<bool, Error> {
+    if Lock::holder(run_dir) == Holder::Nobody { finish(name, run_dir) } else { Ok(false) }
 }
 
 /// Kills what still runs in the network namespaces that the stage has recorded, and removes their names and the pods'
