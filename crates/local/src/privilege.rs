@@ -34,6 +34,7 @@ pub fn is_machine_root() -> bool {
 pub fn acquire() -> Result<(), Error> {
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
     let _ = OUTER.set(uid.as_raw());
+    check_root_directory()?;
     if is_machine_root() {
         return check_root();
     }
@@ -47,6 +48,21 @@ pub fn acquire() -> Result<(), Error> {
     };
     map().map_err(|reason| Error::Privilege(forbidden(reason)))?;
     private_mounts()
+}
+
+/// Checks that `/` is a mount point. The mounts below it are made private for each pod, and the kernel does that with nothing else.
+fn check_root_directory() -> Result<(), Error> {
+    // Without /proc, or in a form that this does not know, the kernel has the last word.
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    // The fifth field is the mount point, as this process sees it.
+    if mounts.lines().any(|line| line.split(' ').nth(4) == Some("/")) {
+        return Ok(());
+    }
+    Err(Error::Privilege(
+        "the root directory of this process is no mount point, as in a plain chroot; pods could not be given mounts of their own. \
+         Make it one: `mount --rbind DIR DIR` before `chroot DIR`, or run this outside of the chroot"
+            .to_owned(),
+    ))
 }
 
 /// Checks root's rights: namespaces may be unavailable in a container without the capability.

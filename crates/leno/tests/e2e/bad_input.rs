@@ -148,3 +148,31 @@ fn a_reader_that_closes_the_labs_output_is_no_failure() {
         assert!(output.status.success() && output.stderr.is_empty(), "{format}: {output:?}");
     }
 }
+
+/// Its mounts are another one's, and the kernel lets nobody make them private.
+#[test]
+fn in_a_plain_chroot_it_is_said_how_to_make_one_that_works() {
+    if skip("in_a_plain_chroot_it_is_said_how_to_make_one_that_works", &["unshare", "mount", "chroot"]) {
+        return;
+    }
+    let stage = Stage::prepare(&[("all.yaml", &topology::text(&[]))]);
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_leno"));
+    let programs = program.parent().unwrap();
+    // The mounts go with the shell's namespace.
+    let lines = r#"
+set -e
+mkdir "$1/root"
+for dir in /usr /bin /lib /lib64 /etc /proc /dev /run "$2"; do
+    [ -e "$dir" ] || continue
+    mkdir -p "$1/root$dir"
+    mount --rbind "$dir" "$1/root$dir"
+done
+exec chroot "$1/root" "$2/leno" up --name "$3" --nodes 1 -f /run"#;
+    let mut shell = std::process::Command::new("unshare");
+    shell.args(["--mount", "sh", "-c", lines, "sh"]).arg(stage.dir.path()).arg(programs).arg(stage.name());
+    let ran = run(&mut shell);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    for word in ["is no mount point, as in a plain chroot", "mount --rbind DIR DIR"] {
+        assert!(ran.stderr.contains(word), "no {word:?} in: {}", ran.stderr);
+    }
+}

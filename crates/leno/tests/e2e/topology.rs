@@ -104,6 +104,11 @@ spec:
 
 /// Clients on both nodes in the mesh, one outside; `servers` in both namespaces.
 pub(crate) fn up(servers: &[Server<'_>], args: &[&str]) -> Stage {
+    Stage::up(&[("all.yaml", &text(servers))], args)
+}
+
+/// The manifests of this.
+pub(crate) fn text(servers: &[Server<'_>]) -> String {
     let mut text = NAMESPACES.to_owned();
     text.push_str(&client("mesh", "near", "node-2"));
     text.push_str(&client("mesh", "far", "node-1"));
@@ -112,7 +117,7 @@ pub(crate) fn up(servers: &[Server<'_>], args: &[&str]) -> Stage {
         text.push_str(&server.manifest("mesh"));
         text.push_str(&server.manifest("plain"));
     }
-    Stage::up(&[("all.yaml", &text)], args)
+    text
 }
 
 /// Who talks to whom: (client pod, namespace of the server). Across nodes and within one; with both, only the client or
