@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 
 use super::settings::ProxySettings;
 use super::{end, told};
+use crate::stage::killed::Memory;
 use crate::stage::spawn::Spawned;
 
 /// Most that may drain beside the one that serves. When another begins to, the drain of the oldest is cut short: what is
@@ -22,7 +23,13 @@ pub(super) struct Draining {
 }
 
 impl Draining {
-    pub(super) fn add(&mut self, proxy: Spawned, settings: &ProxySettings, stop: &watch::Receiver<bool>) {
+    pub(super) fn add(
+        &mut self,
+        proxy: Spawned,
+        memory: Memory,
+        settings: &ProxySettings,
+        stop: &watch::Receiver<bool>,
+    ) {
         let node = settings.node.as_str();
         while self.tasks.try_join_next().is_some() {}
         self.oldest_first.retain(|(_, cut)| !cut.is_closed());
@@ -43,7 +50,7 @@ impl Draining {
         }
         let (cut, is_cut) = oneshot::channel();
         self.oldest_first.push_back((proxy.pid, cut));
-        self.tasks.spawn(see_off(proxy, settings.clone(), stop.clone(), is_cut));
+        self.tasks.spawn(see_off(proxy, memory, settings.clone(), stop.clone(), is_cut));
     }
 
     /// Waits until all of them have ended.
@@ -55,6 +62,7 @@ impl Draining {
 /// Waits for the end of a proxy that drains, or ends it with the stage or when it is told to.
 async fn see_off(
     mut proxy: Spawned,
+    memory: Memory,
     settings: ProxySettings,
     mut stop: watch::Receiver<bool>,
     cut: oneshot::Receiver<()>,
@@ -67,10 +75,9 @@ async fn see_off(
     };
     match code {
         Some(code) => {
-            let node = &settings.node;
-            settings
-                .journal
-                .note(format_args!("node {node}: the proxy that drained (pid {pid}) ended with {}", told(code)));
+            // One that is killed may look for a moment as if it drained.
+            let (node, how) = (&settings.node, told(code) + &memory.reason_of(code));
+            settings.journal.note(format_args!("node {node}: the proxy that drained (pid {pid}) ended with {how}"));
         }
         None => end(proxy).await,
     }

@@ -82,9 +82,9 @@ pub(crate) async fn supervise(mut settings: ProxySettings, mut orders: Orders, s
                 });
                 match attend(proxy, &settings, &mut orders, &state, &mut exchange).await {
                     End::Exited { how } => format!("the proxy ended with {how}; its log is {}", settings.log.display()),
-                    End::Draining(proxy) => {
+                    End::Draining(proxy, memory) => {
                         let text = format!("the proxy (pid {}) drains, and the next one takes over", proxy.pid);
-                        draining.add(proxy, &settings, &orders.stop);
+                        draining.add(proxy, memory, &settings, &orders.stop);
                         text
                     }
                     End::Useless(text) => text,
@@ -126,7 +126,7 @@ enum End {
         how: String,
     },
     /// It lives on with the connections that it has.
-    Draining(Spawned),
+    Draining(Spawned, Memory),
     /// It was ended for this reason.
     Useless(String),
     /// The stage goes.
@@ -188,7 +188,7 @@ async fn attend(
             () = &mut giving_way => {
                 return match tokio::time::timeout(LAST_BREATH, &mut proxy.ended).await {
                     Ok(code) => exited(code.unwrap_or(1), &memory),
-                    Err(_) => End::Draining(proxy),
+                    Err(_) => End::Draining(proxy, memory),
                 };
             }
             () = &mut looking => {}
