@@ -16,6 +16,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Stage {
     name: String,
     pub(crate) dir: tempfile::TempDir,
+    /// Where its run directory is, if not in the usual place.
+    base: Option<PathBuf>,
 }
 
 /// What a command printed, and how it ended.
@@ -96,13 +98,19 @@ impl Stage {
     #[track_caller]
     pub(crate) fn up(manifests: &[(&str, &str)], args: &[&str]) -> Self {
         let stage = Self::prepare(manifests);
-        let ran = run(stage.up_command(args));
+        stage.bring_up(args);
+        stage
+    }
+
+    /// Brings up one that is prepared, and waits until every pod is ready.
+    #[track_caller]
+    pub(crate) fn bring_up(&self, args: &[&str]) {
+        let ran = run(self.up_command(args));
         assert_eq!(ran.code, 0, "leno up failed\nstdout: {}\nstderr: {}", ran.stdout, ran.stderr);
-        stage.wait("every pod ready", |ps| {
+        self.wait("every pod ready", |ps| {
             let pods = ps["pods"].as_array()?;
             pods.iter().all(|p| p["ready"] == true).then_some(())
         });
-        stage
     }
 
     /// A stage that is not up yet.
@@ -110,17 +118,24 @@ impl Stage {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = tempfile::tempdir().unwrap();
-        let stage = Self { name, dir };
+        let stage = Self { name, dir, base: None };
         for (file, text) in manifests {
             stage.write(file, text);
         }
         stage
     }
 
+    /// The same, with its run directory below this directory.
+    pub(crate) fn prepare_in(base: &Path, manifests: &[(&str, &str)]) -> Self {
+        let mut stage = Self::prepare(manifests);
+        stage.base = Some(base.to_owned());
+        stage
+    }
+
     /// `leno up --detach` on this stage's manifests.
     pub(crate) fn up_command(&self, args: &[&str]) -> &'static mut Command {
-        let mut command = leno();
-        command.args(["up", "--name", &self.name, "--detach", "-f"]).arg(self.dir.path()).args(args);
+        let mut command = self.command("up");
+        command.args(["--detach", "-f"]).arg(self.dir.path()).args(args);
         Box::leak(Box::new(command))
     }
 
@@ -142,6 +157,9 @@ impl Stage {
     pub(crate) fn command(&self, subcommand: &str) -> Command {
         let mut command = leno();
         command.args([subcommand, "--name", &self.name]);
+        if let Some(base) = &self.base {
+            command.env("LENO_RUN_DIR", base);
+        }
         command
     }
 
@@ -185,6 +203,15 @@ impl Stage {
             let ran = run(self.command("ps").args(["-o", "json"]));
             let ps: Value = serde_json::from_str(&ran.stdout).map_err(|_| ran.stderr)?;
             check(&ps).ok_or_else(|| format!("{ps:#}"))
+        })
+    }
+
+    /// The process id of a node's proxy, once it is ready and another one than `but`.
+    #[track_caller]
+    pub(crate) fn proxy(&self, node: &str, but: Option<i32>) -> i32 {
+        self.wait("the node's proxy", |ps| {
+            let found = ps["nodes"].as_array()?.iter().find(|n| n["name"] == node)?;
+            i32::try_from(found["pid"].as_i64()?).ok().filter(|pid| found["ready"] == true && Some(*pid) != but)
         })
     }
 

@@ -1,176 +1,19 @@
 //! One node proxy replaces another, which drains or is killed, while programs go on opening connections. Nothing that they say
 //! can be read meanwhile.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::clear::{CANARY, Watch};
-use crate::stage::{PATIENCE, Stage, eventually, run, script, skip, ztunnel};
-use crate::topology::{self, Readiness, Server};
+use crate::clear::Watch;
+use crate::stage::{Stage, eventually, run, script, skip, ztunnel};
+use crate::steady::{Client, ECHO, Seen};
+use crate::topology;
 
 const NEEDS: &[&str] = &["/usr/bin/python3", "socat"];
 /// Where pods outside the mesh are answered.
 const PLAIN: &str = "echo.plain:7000";
-
-const ECHO: Server<'static> = Server {
-    name: "echo",
-    node: "node-2",
-    port: 7000,
-    readiness: Readiness::Accepts,
-    command: r#"exec /usr/bin/python3 -c '
-import asyncio
-async def serve(r, w):
-    try:
-        while data := await r.read(4096): w.write(data); await w.drain()
-    except OSError: pass
-    w.close()
-async def main():
-    async with await asyncio.start_server(serve, port=7000, backlog=1024) as s: await s.serve_forever()
-asyncio.run(main())'"#,
-};
-
-/// Opens connections at a steady rate, each for one exchange, resolves a name all the time, and keeps one connection open.
-/// Each line on standard input is answered with what it has seen since the last one. All that it says is one word.
-const CLIENT: &str = r#"
-import asyncio, json, socket, sys, threading, time
-name, rate, word = sys.argv[1], float(sys.argv[2]), sys.argv[3].encode()
-address = socket.gethostbyname(name)
-none = lambda: dict(begun=0, opened=0, failed=[], slowest=0.0, asked=0, unanswered=[], slowest_answer=0.0, kept=0, lost=[])
-seen, running = none(), set()
-async def one():
-    begun = time.monotonic()
-    try:
-        async with asyncio.timeout(30):
-            r, w = await asyncio.open_connection(address, 7000)
-            w.write(word); assert await r.readexactly(len(word)) == word
-            w.close()
-        seen["opened"] += 1
-    except Exception as e: seen["failed"].append(repr(e))
-    seen["slowest"] = max(seen["slowest"], time.monotonic() - begun)
-async def kept():
-    try:
-        r, w = await asyncio.open_connection(address, 7000)
-        while True:
-            w.write(word); assert await r.readexactly(len(word)) == word
-            seen["kept"] += 1; await asyncio.sleep(0.02)
-    except Exception as e: seen["lost"].append(repr(e))
-def names():
-    while True:
-        begun = time.monotonic()
-        try: socket.getaddrinfo(name, 7000, socket.AF_INET); seen["asked"] += 1
-        except OSError as e: seen["unanswered"].append(repr(e))
-        seen["slowest_answer"] = max(seen["slowest_answer"], time.monotonic() - begun)
-        time.sleep(0.01)
-def orders():
-    for _ in sys.stdin:
-        told = json.dumps(seen | dict(at_once=len(running)))
-        seen.update(none())
-        print(told, flush=True)
-async def main():
-    for work in names, orders: threading.Thread(target=work, daemon=True).start()
-    keeping = asyncio.create_task(kept())
-    due = time.monotonic()
-    while True:
-        due += 1 / rate
-        await asyncio.sleep(max(0, due - time.monotonic()))
-        seen["begun"] += 1
-        task = asyncio.create_task(one()); running.add(task); task.add_done_callback(running.discard)
-asyncio.run(main())"#;
-
-struct Client {
-    child: Child,
-    said: BufReader<std::process::ChildStdout>,
-}
-
-#[derive(Debug, serde::Deserialize)]
-struct Seen {
-    begun: usize,
-    opened: u32,
-    failed: Vec<String>,
-    slowest: f64,
-    asked: u32,
-    unanswered: Vec<String>,
-    slowest_answer: f64,
-    kept: u32,
-    lost: Vec<String>,
-    /// Connections that are open or being opened now, without the kept one.
-    at_once: usize,
-}
-
-impl Client {
-    fn start(stage: &Stage) -> Self {
-        let rate = if is_soak() { "500" } else { "100" };
-        let mut child = stage.spawn("mesh/far", &["/usr/bin/python3", "-c", CLIENT, "echo.mesh", rate, CANARY]);
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
-    }
-
-    /// What the client has seen since the last question.
-    fn seen(&mut self) -> Seen {
-        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
-    }
-
-    /// What the client sees until it has opened this many more connections, got DNS answers, and used the kept connection.
-    #[track_caller]
-    fn watch(&mut self, connections: u32) -> Seen {
-        let all = self.seen();
-        self.watch_on(all, connections)
-    }
-
-    /// The same, with what it has seen already.
-    #[track_caller]
-    fn watch_on(&mut self, mut all: Seen, connections: u32) -> Seen {
-        let begun = std::time::Instant::now();
-        while all.opened < connections || all.asked < 10 || (all.kept < 10 && all.lost.is_empty()) {
-            assert!(begun.elapsed() < PATIENCE, "{all:?}");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            all.add(self.seen());
-        }
-        all
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Seen {
-    fn add(&mut self, more: Self) {
-        self.begun += more.begun;
-        self.opened += more.opened;
-        self.asked += more.asked;
-        self.kept += more.kept;
-        self.slowest = self.slowest.max(more.slowest);
-        self.slowest_answer = self.slowest_answer.max(more.slowest_answer);
-        self.failed.extend(more.failed);
-        self.unanswered.extend(more.unanswered);
-        self.lost.extend(more.lost);
-        self.at_once = more.at_once;
-    }
-}
-
-/// Whether the machine is reserved for this test.
-fn is_soak() -> bool {
-    std::env::var_os("LENO_SOAK").is_some()
-}
-
-/// The process id of a node's proxy, once it is ready.
-fn proxy(stage: &Stage, node: &str, but: Option<i32>) -> i32 {
-    stage.wait("the node's proxy", |ps| {
-        let found = ps["nodes"].as_array()?.iter().find(|n| n["name"] == node)?;
-        i32::try_from(found["pid"].as_i64()?).ok().filter(|pid| found["ready"] == true && Some(*pid) != but)
-    })
-}
 
 const NODES: [&str; 2] = ["node-1", "node-2"];
 
@@ -207,7 +50,7 @@ fn program(dir: &Path, name: &str, lines: &str) -> PathBuf {
 fn ended(stage: &Stage, client: &mut Client, signal: Signal) -> (Seen, usize) {
     let before = client.watch(100);
     assert_eq!((before.failed.len(), before.unanswered.len()), (0, 0), "before anything happened: {before:?}");
-    let old = NODES.map(|node| proxy(stage, node, None));
+    let old = NODES.map(|node| stage.proxy(node, None));
     let now = client.seen();
     assert_eq!((now.failed.len(), now.unanswered.len()), (0, 0), "before anything happened: {now:?}");
     for pid in old {
@@ -219,7 +62,7 @@ fn ended(stage: &Stage, client: &mut Client, signal: Signal) -> (Seen, usize) {
     let seen = client.seen();
     let in_hand = now.at_once + seen.begun;
     for (node, old) in NODES.into_iter().zip(old) {
-        proxy(stage, node, Some(old));
+        stage.proxy(node, Some(old));
     }
     let seen = client.watch_on(seen, 300);
     eprintln!("{signal}: {seen:?}");
@@ -295,9 +138,9 @@ fn status_tells_of_each_proxy_and_of_those_that_drain() {
 
 /// What a program sees while a node's proxy is exchanged for `program`, and the exit status and words of that.
 fn exchanged(stage: &Stage, client: &mut Client, node: &str, program: &Path) -> (Seen, bool, String) {
-    let old = proxy(stage, node, None);
+    let old = stage.proxy(node, None);
     let ran = run(stage.command("upgrade").arg(format!("--node-proxy={node}={}", program.display())));
-    proxy(stage, node, Some(old));
+    stage.proxy(node, Some(old));
     (client.watch(200), ran.code == 0, ran.stdout + &ran.stderr)
 }
 
