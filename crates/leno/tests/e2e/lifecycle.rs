@@ -1,10 +1,10 @@
 //! Pods start, end, join and leave the mesh without a restart of others and without lost requests.
 
 use std::io::Read as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use crate::clear::{CANARY, Watch};
-use crate::stage::{eventually, leno, run, skip};
+use crate::stage::{eventually, leno, run, script, skip};
 use crate::topology::{self, Readiness, Server};
 
 const NEEDS: &[&str] = &["curl", "socat", "nsenter", "/usr/bin/python3"];
@@ -52,6 +52,7 @@ fn joining_and_leaving_the_mesh_loses_no_request_and_restarts_nothing() {
     let stage = topology::up(&[WEB], &[]);
     let started = |name: &str| stage.pod("plain", name)["restarts"].clone();
     let before = (started("web"), started("outsider"));
+    let watch = Watch::begin(&stage, PLAIN);
     let client = stage.spawn("plain/outsider", &["/usr/bin/python3", "-c", STEADY, "http://web.plain:8080/", "12"]);
     let in_mesh = |wanted: bool| {
         stage.wait("all pods of plain to change sides", |ps| {
@@ -78,6 +79,8 @@ fn joining_and_leaving_the_mesh_loses_no_request_and_restarts_nothing() {
             });
             if seen { Ok(()) } else { Err(format!("round {round}")) }
         });
+        stage.exec("plain/outsider", &ASK).ok();
+        stage.exec("mesh/far", &ASK).ok();
         stage.write("all.yaml", &text);
         in_mesh(false);
     }
@@ -88,6 +91,7 @@ fn joining_and_leaving_the_mesh_loses_no_request_and_restarts_nothing() {
     };
     assert!(requests > 100 && failed == 0, "{failed} of {requests} failed: {}", String::from_utf8_lossy(&out.stderr));
     assert_eq!((started("web"), started("outsider")), before);
+    watch.end(&stage);
 }
 
 #[test]
@@ -139,16 +143,15 @@ fn processes_that_a_nodes_proxy_started_end_with_it() {
         std::fs::File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).unwrap()
     };
     let [mut alive, mut daemon] = [&all, &daemons].map(|path| open(path));
-    let script = scratch.path().join("proxy");
+    let program = scratch.path().join("proxy");
     let text = format!(
-        "#!/bin/sh\nexec 8>{} 9>{}\nsetsid sleep 600 8>&- &\nexec 9>&-\nsleep 600 &\n{}\nexit 3\n",
+        "exec 8>{} 9>{}\nsetsid sleep 600 8>&- &\nexec 9>&-\nsleep 600 &\n{}\nexit 3",
         all.display(),
         daemons.display(),
         env!("CARGO_BIN_EXE_leno"),
     );
-    std::fs::write(&script, text).unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let stage = topology::up(&[WEB], &["--node-proxy", &format!("node-2={}", script.display())]);
+    script(&program, &text);
+    let stage = topology::up(&[WEB], &["--node-proxy", &format!("node-2={}", program.display())]);
     let watch = Watch::begin(&stage, PLAIN);
     let ask = || ["mesh/near", "mesh/far"].map(|client| stage.exec(client, &ASK).ok());
     ask();
@@ -210,7 +213,7 @@ spec:
     spec:
       containers:
       - name: who
-        command: [sh, -c, 'exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork SYSTEM:\"echo $ME\"']
+        command: [sh, -c, 'exec socat TCP6-LISTEN:7000,ipv6only=0,reuseaddr,fork SYSTEM:\"read said && echo $said $ME\"']
         env: [{{name: ME, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}]
         readinessProbe: {{tcpSocket: {{port: 7000}}, periodSeconds: 1}}
 ---
@@ -225,15 +228,16 @@ metadata: {{name: who-headless, namespace: mesh}}
 spec: {{selector: {{app: who}}, clusterIP: None, ports: [{{name: tcp, port: 7000}}]}}
 ",
         topology::NAMESPACES,
-        topology::client("mesh", "far", "node-1"),
+        topology::client("mesh", "far", "node-1")
+            + &topology::client("plain", "outsider", "node-1")
+            + &topology::ECHO.manifest("plain"),
     );
     let stage = crate::stage::Stage::up(&[("all.yaml", &text)], &[]);
+    let watch = Watch::begin(&stage, "echo.plain:7000");
     let answers = |n: usize| {
         eventually(&format!("{n} different pods to answer"), || {
-            let ran = stage.sh(
-                "mesh/far",
-                "for i in $(seq 30); do socat -t 3 - TCP:who:80,connect-timeout=5 </dev/null; done | sort -u",
-            );
+            let asking = "for i in $(seq 30); do echo WORD | socat -t 3 - TCP:who:80,connect-timeout=5; done | sort -u";
+            let ran = stage.sh("mesh/far", &asking.replace("WORD", CANARY));
             let seen = ran.stdout.lines().count();
             if seen == n { Ok(()) } else { Err(format!("{seen}: {} {}", ran.stdout, ran.stderr)) }
         });
@@ -241,11 +245,12 @@ spec: {{selector: {{app: who}}, clusterIP: None, ports: [{{name: tcp, port: 7000
     answers(2);
     let headless = stage.sh("mesh/far", "getent ahostsv4 who-headless | awk '{print $1}' | sort -u | wc -l").ok();
     assert_eq!(headless.stdout.trim(), "2");
-    stage.sh("mesh/far", "socat -t 3 - TCP:who-headless:7000 </dev/null | grep -q who-").ok();
+    stage.sh("mesh/far", &format!("echo {CANARY} | socat -t 3 - TCP:who-headless:7000 | grep -q who-")).ok();
     run(stage.command("scale").args(["mesh/who", "4"])).ok();
     answers(4);
     run(stage.command("scale").args(["mesh/who", "1"])).ok();
     answers(1);
+    watch.end(&stage);
 }
 
 #[test]
@@ -349,14 +354,16 @@ spec:
 
 #[test]
 fn a_new_pod_starts_when_every_proxy_knows_it() {
-    if skip("a_new_pod_starts_when_every_proxy_knows_it", &[]) {
+    if skip("a_new_pod_starts_when_every_proxy_knows_it", NEEDS) {
         return;
     }
-    let stage = topology::up(&[], &[]);
+    let stage = topology::up(&[WEB], &[]);
+    let watch = Watch::begin(&stage, PLAIN);
     let ps = stage.ps();
     let proxy = ps["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "node-1").unwrap();
     let proxy = nix::unistd::Pid::from_raw(i32::try_from(proxy["pid"].as_i64().unwrap()).unwrap());
     nix::sys::signal::kill(proxy, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let asking = stage.spawn("mesh/far", &ASK);
     let marker = stage.dir.path().join("started");
     let late = topology::client("mesh", "late", "node-2");
     let command = format!("command: [sh, -c, 'echo > {}; exec sleep infinity']", marker.display());
@@ -371,4 +378,8 @@ fn a_new_pod_starts_when_every_proxy_knows_it() {
     nix::sys::signal::kill(proxy, nix::sys::signal::Signal::SIGCONT).unwrap();
     assert!(!early, "it ran before node-1 knew that it is in the mesh");
     eventually("its process", || if marker.exists() { Ok(()) } else { Err("no marker".to_owned()) });
+    stage.exec("mesh/late", &ASK).ok();
+    let asked = asking.wait_with_output().unwrap();
+    assert!(asked.status.success(), "{asked:?}");
+    watch.end(&stage);
 }

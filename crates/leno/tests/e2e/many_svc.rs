@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::lab::lab;
+use crate::stage::script;
 
 /// A small study, as JSON.
 fn study(subjects: &[&str]) -> Result<Value, String> {
@@ -104,9 +105,7 @@ fn a_control_plane_of_a_thousand_pods_rests_when_nothing_changes() {
 fn what_is_no_control_plane_is_told_with_the_end_of_its_log() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("other");
-    let script = "#!/bin/sh\ntest \"$1\" = version && exit\necho the flux capacitor is missing >&2; exit 1\n";
-    std::fs::write(&path, script).unwrap();
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    script(&path, "test \"$1\" = version && exit\necho the flux capacitor is missing >&2; exit 1");
     for name in ["istiod", "leno"] {
         let error = study(&[&format!("{name}={}", path.display())]).unwrap_err();
         assert!(error.contains(&format!("subject {name}")) && error.contains("has ended"), "{error}");

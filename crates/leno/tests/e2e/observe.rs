@@ -5,6 +5,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
+use crate::clear::{CANARY, Watch};
 use crate::stage::{Stage, eventually, run, skip, ztunnel};
 use crate::topology::{self, ECHO};
 
@@ -39,7 +40,11 @@ fn sees(stage: &Stage, args: &[&str], what: &str, check: impl Fn(&Value) -> bool
 }
 
 fn echo(stage: &Stage, client: &str, server: &str) -> bool {
-    stage.sh(client, &format!("echo hi | socat -t 5 - TCP:{server}:7000")).stdout == "hi\n"
+    says(stage, client, server, "hi")
+}
+
+fn says(stage: &Stage, client: &str, server: &str, word: &str) -> bool {
+    stage.sh(client, &format!("echo {word} | socat -t 5 - TCP:{server}:7000")).stdout.trim() == word
 }
 
 /// A program's connection that stays open. The program prints what the server sends back.
@@ -165,6 +170,7 @@ fn following_shows_what_lasts_and_what_ends_also_after_a_proxy_was_replaced() {
         return;
     }
     let stage = topology::up(&[ECHO], &[]);
+    let watch = Watch::begin(&stage, "echo.plain:7000");
     let before = Held::open(&stage, "mesh/near", "echo.mesh");
     let mut following = stage.command("observe");
     following.args(["-f", "-o", "json", "--to", "mesh/echo"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -193,13 +199,17 @@ fn following_shows_what_lasts_and_what_ends_also_after_a_proxy_was_replaced() {
     let pid = stage.wait("the proxy of node-2", |ps| {
         ps["nodes"].as_array()?.iter().find(|node| node["name"] == "node-2")?["pid"].as_i64()
     });
+    // Some come while the proxy dies.
+    let asking = "for i in 1 2 3 4 5 6 7 8; do echo CANARY | socat -t 2 - TCP:echo.mesh:7000; done; true"
+        .replace("CANARY", CANARY);
+    let mut asking = stage.spawn("mesh/near", &["sh", "-c", &asking]);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL).unwrap();
     stage.wait("the next proxy", |ps| {
         let node = ps["nodes"].as_array()?.iter().find(|node| node["name"] == "node-2")?.clone();
         (node["ready"] == true && node["pid"].as_i64()? != pid).then_some(())
     });
     eventually("a connection through the next proxy", || {
-        if echo(&stage, "mesh/far", "echo.mesh") { Ok(()) } else { Err("not yet".to_owned()) }
+        if says(&stage, "mesh/far", "echo.mesh", CANARY) { Ok(()) } else { Err("not yet".to_owned()) }
     });
     // The next proxy reports its connections once it is asked.
     let told = (0..100).any(|_| {
@@ -211,6 +221,8 @@ fn following_shows_what_lasts_and_what_ends_also_after_a_proxy_was_replaced() {
     // A follower that ends leaves no resources behind.
     following.kill().unwrap();
     following.wait().unwrap();
+    asking.wait().unwrap();
+    watch.end(&stage);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! A waypoint on a stage, with real programs: client pod, node, waypoint, node, server pod.
 
+use crate::clear::{CANARY, Watch};
 use crate::shop::{GATE, NAMESPACE};
 use crate::stage::{Stage, eventually, run, skip};
+use crate::topology::{self, ECHO};
 
 const MESH: &str = r#"
 apiVersion: v1
@@ -81,9 +83,11 @@ fn requests_pass_a_waypoint_and_nothing_goes_around_it() {
     if skip("requests_pass_a_waypoint_and_nothing_goes_around_it", &programs) {
         return;
     }
-    let stage =
-        Stage::up(&[("namespace.yaml", NAMESPACE), ("gate.yaml", GATE), ("mesh.yaml", MESH)], &["--nodes", "2"]);
-    let curl = |what: &str| stage.sh("shop/client", &format!("curl -sS -m 20 {what}"));
+    let plain = topology::client("plain", "outsider", "node-1") + &ECHO.manifest("plain");
+    let plain = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: plain}}\n{plain}");
+    let files = [("namespace.yaml", NAMESPACE), ("gate.yaml", GATE), ("mesh.yaml", MESH), ("plain.yaml", &plain)];
+    let stage = Stage::up(&files, &["--nodes", "2"]);
+    let curl = |what: &str| stage.sh("shop/client", &format!("curl -sS -m 20 -A {CANARY} {what}"));
     let web = stage.pod("shop", "web")["ips"][0].as_str().unwrap().to_owned();
 
     let hello = curl("-i http://web.shop/hello").ok().stdout;
@@ -107,6 +111,7 @@ fn requests_pass_a_waypoint_and_nothing_goes_around_it() {
     }
 
     // Killed: refused until it is back, never sent around it.
+    let watch = Watch::begin(&stage, "echo.plain:7000");
     let gate = || {
         stage.ps()["pods"]
             .as_array()
@@ -138,6 +143,7 @@ fn requests_pass_a_waypoint_and_nothing_goes_around_it() {
         let log = stage.node_log("node-1");
         if log.contains("rather than sent around it") { Ok(()) } else { Err(log) }
     });
+    watch.end(&stage);
 }
 
 #[test]
