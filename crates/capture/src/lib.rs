@@ -21,6 +21,7 @@ mod test_support;
 
 pub mod enroll;
 pub mod nft;
+pub mod path_mtu;
 pub mod pod_hold;
 pub mod pod_rules;
 pub mod probe_rules;

@@ -23,6 +23,7 @@ use crate::links::{self, PolicyRule, Route, RouteKind};
 use crate::marks::PROXY_MARK;
 use crate::netns::NetworkNamespace;
 use crate::nft::{self, Batch, Chain, ChainType, Content, Family, Hook, Protocol, Rule, Table};
+use crate::path_mtu;
 
 pub use crate::marks::{MARK_MASK, REPLY_MARK};
 pub use crate::nft::Problem;
@@ -97,6 +98,7 @@ pub fn install(namespace: &NetworkNamespace, rules: &PodRules) -> Result<()> {
     }?;
     // After the rules: with them the kernel loads what these settings belong to.
     half_closed::keep(namespace);
+    path_mtu::find(namespace);
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leno_capture::sockets::{self, DnsSockets, ListenOptions, Probes};
 use leno_capture::zds::PodInfo;
-use leno_capture::{NetworkNamespace, ShortPath};
+use leno_capture::{NetworkNamespace, ShortPath, path_mtu};
 use leno_model::ports;
 use leno_proxy::Listeners;
 use tokio::net::{TcpListener, UdpSocket};
@@ -29,6 +29,7 @@ pub(crate) fn start(
 ) -> Result<Arc<Pod>, String> {
     // Whoever enrols Leno's pods has done it; other agents do not.
     sockets::hand_on_what_waits(&netns);
+    path_mtu::find(&netns);
     let short_path = short_path(&netns, context.config.congestion_control);
     let sockets = Sockets::open(&netns, &short_path, &context, lanes)?;
     let spoofs_source = match context.config.original_source {
