@@ -199,3 +199,28 @@ fn a_handshake_that_is_not_over_goes_on_with_the_next_listener() {
     hand_on_what_waits(&pod);
     assert!(survives_a_change_of_listeners(&pod));
 }
+
+#[test]
+fn what_a_tunnel_loses_is_repeated_often() {
+    if !may_run("what_a_tunnel_loses_is_repeated_often") {
+        return;
+    }
+    let pair = Pair::new();
+    let tunnels = ListenOptions { probes: Probes::Tunnel, ..ListenOptions::default() };
+    let longest = |fd: &dyn AsFd| {
+        let fd = fd.as_fd();
+        get_option::<4>(&fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS).map(i32::from_ne_bytes)
+    };
+    let listener = listen(&pair.pod, at(POD, PORT), &tunnels).unwrap();
+    if longest(&listener.socket).is_err() {
+        // Before Linux 6.15.
+        return;
+    }
+    for probes in [Probes::Tunnel, Probes::Slow] {
+        let options = ConnectOptions { probes, ..ConnectOptions::default() };
+        let stream = connect(connector(&pair.peer, at(POD, PORT), None, &options).unwrap(), at(POD, PORT)).unwrap();
+        let (accepted, _) = accept(&listener);
+        assert_eq!(longest(&accepted).unwrap(), LONGEST_PAUSE_MS);
+        assert_eq!(longest(&stream).unwrap() == LONGEST_PAUSE_MS, probes == Probes::Tunnel);
+    }
+}
