@@ -18,6 +18,8 @@ pub mod flood;
 pub mod frames;
 #[cfg(feature = "mesh")]
 pub mod hbone;
+#[cfg(feature = "mesh")]
+pub mod impaired_link;
 pub mod latencies;
 pub mod lines;
 #[cfg(feature = "mesh")]

@@ -25,6 +25,7 @@ mod explain;
 mod fail_closed;
 mod footprint;
 mod full_disk;
+mod impaired;
 mod journal;
 mod lab;
 mod lifecycle;
