@@ -1,7 +1,7 @@
 //! The load generator compared with a public one: same rate, same percentiles.
 //!
 //! Runs where `fortio` is on the `PATH` or `LENO_FORTIO` names it; otherwise it is skipped. Built with
-//! `go install fortio.org/fortio@v1.66.3`.
+//! `go install fortio.org/fortio@v1.68.0`.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
