@@ -89,3 +89,7 @@ fn service_port(workload: &Workload, service: &Service, at: u16) -> Option<u16> 
     };
     service.tcp_ports().find(serves).map(|port| port.service_port)
 }
+
+#[cfg(test)]
+#[path = "at_waypoint_tests.rs"]
+mod tests;

@@ -73,8 +73,27 @@ fn everything_else_is_refused() {
     assert_eq!(parse_authority(&format!("{}:80", "a.".repeat(200))), Err(TooLong));
 }
 
+#[test]
+fn names_are_as_long_as_dns_allows_and_no_longer() {
+    use AuthorityError::{BadHost, TooLong};
+
+    let label = "a".repeat(63);
+    let longest = format!("{label}.{label}.{label}.{}", "a".repeat(61));
+    assert_eq!(longest.len(), 253);
+    assert_eq!(parse_authority(&format!("{longest}:65535")), host(&longest, 65535));
+    assert_eq!(parse_authority(&format!("{longest}a:1")), Err(BadHost));
+    assert_eq!(parse_authority(&format!("{longest}a:65535")), Err(TooLong));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn names_survive(name in "[a-z][a-z0-9_-]{0,5}(\\.[a-z][a-z0-9-]{0,3}){0,2}", port in 1..=u16::MAX) {
+        let authority = parse_authority(&format!("{name}:{port}")).expect("a name and a port");
+        prop_assert_eq!(authority.port(), port);
+        prop_assert_eq!(authority.to_string(), format!("{name}:{port}"));
+    }
 
     #[test]
     fn what_is_accepted_reads_the_same_again(text in "[0-9a-fA-F:.\\[\\]@%x +-]{0,24}") {
@@ -94,5 +113,6 @@ proptest! {
         let address = SocketAddr::new(ip, port);
         let canonical = SocketAddr::new(ip.to_canonical(), port);
         prop_assert_eq!(parse_authority(&address.to_string()), Ok(Authority::Address(canonical)));
+        prop_assert_eq!(Authority::Address(address).port(), port);
     }
 }

@@ -99,6 +99,7 @@ fn an_unknown_policy_refuses() {
     );
     let Verdict::Deny(reason) = decision.verdict else { panic!("denied") };
     assert!(reason.is_retryable());
+    assert_eq!(reason.policy(), Some(&policy_name("default/later")));
     // A policy that is known and allows can't make up for one that is not.
     mesh.upsert_policy(policy("default/all", Action::Allow, vec![Rule::default()]).into());
     assert!(!authorize(&mesh, &web, &connection).is_allowed());
@@ -114,6 +115,9 @@ fn an_unknown_policy_refuses() {
         mesh.upsert_policy(certain.into());
         let decision = authorize(&mesh, &web, &connection);
         assert!(self::words(&decision).contains(words), "{decision:?}");
+        let Verdict::Deny(reason) = decision.verdict else { panic!("denied") };
+        assert!(!reason.is_retryable());
+        assert_eq!(reason.policy(), Some(&policy_name("default/certain")));
     }
     let later = Authorization { scope: Scope::WorkloadSelector, ..policy("default/later", Action::Deny, vec![]) };
     mesh.upsert_policy(later.into());
@@ -202,6 +206,26 @@ fn examine_lists_every_policy_asked() {
         matched: true,
     };
     assert_eq!(checked, [known, unknown]);
+}
+
+#[test]
+fn a_proxys_own_policies_are_those_that_select_it() {
+    let mut own = pod("waypoint", "10.0.0.9");
+    let connection = Connection { source: None, source_ip: ip("10.0.0.1"), destination: at("10.0.0.9:15008") };
+    let deny = |scope, name: &str| Authorization { scope, ..policy(name, Action::Deny, vec![Rule::default()]) };
+    let mut mesh = mesh(&[], &[&own]);
+    for scope in [Scope::Global, Scope::Namespace] {
+        mesh.upsert_policy(deny(scope, &format!("default/{scope:?}")).into());
+    }
+    assert!(!authorize(&mesh, &own, &connection).is_allowed());
+    assert!(authorize_selected(&mesh, &own, &connection).is_allowed(), "they are about what it stands before");
+
+    own.authorization_policies.push(policy_name("default/mine"));
+    let unknown = authorize_selected(&mesh, &own, &connection);
+    assert!(matches!(unknown.verdict, Verdict::Deny(DenyReason::UnknownPolicy { .. })), "{unknown}");
+    mesh.upsert_policy(deny(Scope::WorkloadSelector, "default/mine").into());
+    let denied = authorize_selected(&mesh, &own, &connection);
+    assert_eq!(words(&denied), "denied by policy default/mine: peer has no identity (plaintext)");
 }
 
 /// The rules once more, from their wording: slow, by tables, sharing nothing with the code.

@@ -78,6 +78,29 @@ fn an_estimate_rises_at_once_and_falls_slowly() {
 }
 
 #[test]
+fn estimates_are_means_in_which_what_is_new_has_the_share_that_faded() {
+    for seconds in [0.0, 0.5, 3.0, 10.0, 30.0] {
+        let at = ticks(seconds);
+        let kept = (-seconds / DECAY).exp();
+        let known = Estimate::new(Duration::from_secs(4), 0);
+        let near = |estimate: Estimate, expected: f32| {
+            let found = estimate.seconds(at);
+            assert!((found - expected).abs() < 1e-3, "{seconds}: {found}, not {expected}");
+        };
+        near(known.answered(Duration::from_secs(1), at), 4.0 * kept + (1.0 - kept));
+        near(known.answered(Duration::from_secs(5), at), 5.0);
+        near(known.failed(at), 4.0 * kept + 10.0 * (1.0 - kept));
+    }
+}
+
+#[test]
+fn a_date_that_is_as_far_ahead_as_behind_is_a_past_one() {
+    let known = Estimate::new(Duration::from_secs(1), 0);
+    let half = u32::MAX / 2;
+    assert_eq!((known.seconds(half), known.seconds(half + 1)), (LEAST, 1.0));
+}
+
+#[test]
 fn an_endpoint_that_was_slow_is_tried_again_some_day() {
     let slow = Estimate::new(Duration::from_secs(1), 0);
     let after = |seconds| slow.seconds(ticks(seconds));
@@ -113,6 +136,10 @@ fn of_two_the_cheaper_one_is_chosen() {
     let all = counts(&equal(4), By::Cost, &seen, &[]);
     // The cheapest of four is in half of all pairs, the most expensive wins none.
     assert!((4_700..5_300).contains(&all[0]) && all[3] == 0 && all[0] > all[1] && all[1] > all[2], "{all:?}");
+    // The same where one of five is out, of which twice the same is drawn now and then.
+    let without = Known { costs: vec![1.0, 2.0, 3.0, 4.0, 0.1], ..Known::well(5).but(4, State::Ejected) };
+    let rest = counts(&equal(5), By::Cost, &without, &[]);
+    assert!((4_550..5_150).contains(&rest[0]) && rest[4] == 0, "{rest:?}");
     let level = counts(&equal(4), By::Cost, &Known::well(4), &[]);
     assert!(level.iter().all(|count| (2_200..2_800).contains(count)), "{level:?}");
     let one = counts(&equal(1), By::Cost, &Known::well(1), &[]);
@@ -127,6 +154,9 @@ fn weights_count() {
         let all = counts(&of, by, &Known::well(2), &[]);
         assert!((2_300..2_700).contains(&all[0]), "{by:?} {all:?}");
     }
+    // Where all cost the same, the first of the two counts.
+    let of_three = counts(&endpoints(&[(0, 1), (0, 1), (0, 8)]), By::Cost, &Known::well(3), &[]);
+    assert!((800..1_200).contains(&of_three[0]) && (7_700..8_300).contains(&of_three[2]), "{of_three:?}");
     let mut by_hash = [0; 2];
     for value in 0..10_000 {
         let place = of.choose(By::Hash(mix(value)), &Known::well(2), &[], 50, &mut numbers(1));
@@ -174,6 +204,18 @@ fn ejections_do_not_count_if_too_few_are_left() {
     assert_eq!(of.choose(By::Cost, &one_well, &[], 0, &mut numbers(1)), Some(4));
 }
 
+/// Another waypoint, or the next version of this one, chooses as this one does.
+#[test]
+fn what_a_value_chooses_is_the_same_for_ever() {
+    let of = equal(5);
+    let values = [&b"ann"[..], b"bob", b"cat", b"dan", b"eve", b"fay", b"gus", b"hal"];
+    for seen in [Known::well(5), Known { states: vec![State::Silent; 5], costs: vec![1.0; 5] }] {
+        let choose = |value| of.choose(By::Hash(of_bytes(value)), &seen, &[], 50, &mut numbers(1));
+        assert_eq!(values.map(choose), [4, 4, 2, 1, 4, 0, 4, 0].map(Some));
+    }
+    assert_eq!([of_bytes(b""), of_bytes(b"ann")], [0xc3817c016ba4ff30, 0xb4090a0ba3f8393c]);
+}
+
 #[test]
 fn few_values_move_when_an_endpoint_goes() {
     let of = equal(10);
@@ -185,4 +227,11 @@ fn few_values_move_when_an_endpoint_goes() {
         let now = choose(&without, value as u64);
         assert!(if *place == 3 { now != 3 } else { now == *place }, "{value}: {place} {now}");
     }
+}
+
+#[test]
+fn endpoints_are_told_apart_and_counted() {
+    let of = equal(3);
+    assert_eq!((of.len(), of.is_empty(), equal(0).is_empty()), (3, false, true));
+    assert_eq!([of.id(0), of.id(1), of.id(2)], [mix(1), mix(2), mix(3)]);
 }

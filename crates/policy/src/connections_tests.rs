@@ -85,3 +85,48 @@ fn what_was_not_understood_closes_the_port() {
     let table = Connections::new(&service("web"), 443, [&good, &broken]);
     assert!(chosen(&table, "shop", Some("a.example")).contains("can't be followed"));
 }
+
+#[test]
+fn only_routes_that_choose_by_the_name_wait_for_it() {
+    let needs_name = |routes: &[Route]| {
+        let table = Connections::new(&service("web"), 443, routes);
+        table.group(None).expect("routes").needs_name()
+    };
+    let tls = route(RouteKind::Tls, "tls", 1, &["a.example"], vec![backend("a", 1)]);
+    let tcp = route(RouteKind::Tcp, "tcp", 1, &[], vec![backend("a", 1)]);
+    let closed = Route { not_understood: Some("field 7".into()), ..tls.clone() };
+    assert!(needs_name(std::slice::from_ref(&tls)));
+    assert!(!needs_name(std::slice::from_ref(&tcp)));
+    assert!(!needs_name(&[closed]), "the name changes nothing");
+}
+
+#[test]
+fn a_group_says_which_routes_and_rules_it_has() {
+    let mut named = route(RouteKind::Tls, "named", 1, &["a.example"], vec![backend("a", 1), backend("b", 0)]);
+    named.rules[0].name = Some("first".into());
+    let gone = Backend { target: BackendTarget::Invalid("gone".into()), ..backend("gone", 1) };
+    let wild = route(RouteKind::Tls, "wild", 2, &["*.example"], vec![backend("c", 1), gone]);
+    let any = route(RouteKind::Tls, "any", 3, &[], vec![backend("d", 1)]);
+    let table = Connections::new(&service("web"), 443, [&any, &wild, &named]);
+    let group = table.group(None).expect("routes");
+    assert_eq!(group.routes(), [named.id.clone(), wild.id.clone(), any.id.clone()]);
+    let mut destinations: Vec<_> = group.destinations().map(|to| to.service.hostname.to_string()).collect();
+    destinations.sort();
+    assert_eq!(destinations, ["a", "b", "c", "d"]);
+    for (name, label) in [("a.example", "rule first of TLSRoute shop/named"), ("x", "rule 1 of TLSRoute shop/any")] {
+        let rule = group.find(Some(name)).expect("a rule");
+        assert_eq!(&**rule.label(), label);
+        assert!(label.ends_with(&rule.route().to_string()));
+    }
+    let weights: Vec<u32> =
+        group.find(Some("a.example")).expect("a rule").backends().map(|(weight, _)| weight).collect();
+    assert_eq!(weights, [1, 0]);
+}
+
+#[test]
+fn no_refusal_goes_by_itself() {
+    for refusal in [Unrouted::NoName, Unrouted::NotTls, Unrouted::NoRoute("a".into()), Unrouted::NoBackend("b".into())]
+    {
+        assert!(!refusal.is_retryable(), "{refusal}");
+    }
+}

@@ -31,6 +31,34 @@ fn every_form_of_a_kubernetes_name() {
     }
 }
 
+/// How many labels a name has says what it lacks.
+#[test]
+fn a_name_is_completed_by_what_it_lacks() {
+    let called = |hostname: &str| Service {
+        id: leno_model::ServiceName { hostname: hostname.into(), ..service("x", &[]).id },
+        ..service("x", &["10.96.0.1"])
+    };
+    let knows = |hostname: &str, name: &str| {
+        ask(&mesh(&[&called(hostname)], &[]), "default", name, Family::V4) == records(&["10.96.0.1"], None)
+    };
+    for (hostname, name) in [
+        ("a.b.default.svc.cluster.local", "a.b"),
+        ("a.b.c.svc.cluster.local", "a.b.c"),
+        ("a.b.svc.svc.cluster.local", "a.b.svc"),
+        ("a.b.c.svc.cluster.local", "a.b.c.svc"),
+    ] {
+        assert!(knows(hostname, name), "{name} is {hostname}");
+    }
+    for (hostname, name) in [
+        ("a.b.c.cluster.local", "a.b.c"),
+        ("a.b.c.d.cluster.local", "a.b.c.d"),
+        ("a.b.c.d.svc.cluster.local", "a.b.c.d"),
+        ("a.b.c.default.svc.cluster.local", "a.b.c"),
+    ] {
+        assert!(!knows(hostname, name), "{name} is not {hostname}");
+    }
+}
+
 #[test]
 fn a_search_domain_is_taken_off_with_an_alias() {
     let mut external = service("ext", &["240.240.0.1"]);

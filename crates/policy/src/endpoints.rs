@@ -253,3 +253,7 @@ impl fmt::Display for EndpointCounts {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "endpoints_tests.rs"]
+mod tests;

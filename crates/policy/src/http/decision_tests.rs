@@ -290,6 +290,15 @@ fn a_route_that_cannot_be_followed_to_the_letter_says_why() {
     let rewrite = Filter::Rewrite(rewrite);
     assert_eq!(with(vec![rewrite.clone()], path(PathMatch::Exact("/a".into()))).1, RuleError::NoPrefix);
     let redirect = Redirect { scheme: None, hostname: None, path: None, port: None, status: 302 };
+    let moved = |path| Filter::Redirect(Redirect { path: Some(path), ..redirect.clone() });
+    let of_a_part = moved(PathChange::Prefix("/x".into()));
+    assert_eq!(with(vec![of_a_part.clone()], path(PathMatch::Exact("/a".into()))).1, RuleError::NoPrefix);
+    assert_eq!(with(vec![of_a_part], path(PathMatch::Regex("/a".into()))).1, RuleError::NoPrefix);
+    let whole = Rewrite { hostname: None, path: Some(PathChange::Full("/x".into())) };
+    for filter in [moved(PathChange::Full("/x".into())), Filter::Rewrite(whole)] {
+        let rule = Rule { filters: vec![filter], matches: path(PathMatch::Exact("/a".into())), ..Rule::default() };
+        assert_eq!(check(&route(vec![rule])), Ok(()), "a whole path stands for any");
+    }
     let both = vec![rewrite, Filter::Redirect(redirect.clone())];
     assert_eq!(with(both, prefix("/")).1, RuleError::TwoTargets);
     let odd = Redirect { status: 300, ..redirect.clone() };
@@ -304,4 +313,10 @@ fn a_route_that_cannot_be_followed_to_the_letter_says_why() {
     let problems = check(&route(vec![rule])).expect_err("a problem");
     assert_eq!(problems, [(0, RuleError::BackendFilter("RequestRedirect"))]);
     assert_eq!(check(&route(vec![Rule::default()])), Ok(()));
+    for (host, sound) in
+        [("a.example", true), ("*.example", true), ("A.example", false), ("a:80", false), ("a b", false)]
+    {
+        let of_host = Route { hostnames: vec![host.into()], ..route(vec![Rule::default()]) };
+        assert_eq!(check(&of_host).is_ok(), sound, "{host}");
+    }
 }

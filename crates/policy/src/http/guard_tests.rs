@@ -84,7 +84,9 @@ impl Asked {
             source_namespace: self.source.as_ref().map(|source| &**source.namespace()),
         };
         let connection = Connection { source: self.source.as_ref(), source_ip: self.from.ip(), destination: self.to };
-        judge(Subject::new(connection, http.then_some(&request)))
+        let subject = Subject::new(connection, http.then_some(&request));
+        assert_eq!(subject.has_request(), http);
+        judge(subject)
     }
 
     fn passes(&self, policies: &[Policy]) -> bool {

@@ -39,6 +39,11 @@ fn hosts_have_one_form_or_are_refused() {
         ("*.web", Err(HostError::Malformed)),
         ("web%2eother", Err(HostError::Malformed)),
     ];
+    let label = "a".repeat(63);
+    let longest = format!("{label}.{label}.{label}.{}", "a".repeat(61));
+    assert_eq!(form(&longest), Ok((longest.clone(), None)));
+    assert_eq!(form(&format!("{longest}.")), Ok((longest.clone(), None)));
+    assert_eq!(form(&format!("{longest}a")), Err(HostError::Malformed));
     for (host, expected) in table {
         let expected = expected.map(|(name, port)| (name.to_owned(), port));
         assert_eq!(form(host), expected, "{host}");
@@ -58,4 +63,19 @@ fn a_request_has_one_host() {
     assert_eq!(host(None, &["web", "web"]), Err(HostError::Several));
     assert_eq!(host(None, &[]), Err(HostError::Missing));
     assert_eq!(host(None, &[""]), Err(HostError::Missing));
+}
+
+#[test]
+fn what_is_in_this_form_is_borrowed() {
+    for (host, borrowed) in [("web.default", true), ("web:80", true), ("web.", true), ("Web", false)] {
+        let name = normalise(host.as_bytes()).expect("a host").name;
+        assert_eq!(matches!(name, Cow::Borrowed(_)), borrowed, "{host}");
+    }
+}
+
+#[test]
+fn each_reason_has_its_label_and_none_goes_by_itself() {
+    let all = [HostError::Missing, HostError::Several, HostError::Malformed];
+    assert_eq!(all.map(HostError::label), ["host_missing", "host_several", "host_malformed"]);
+    assert!(!all.into_iter().any(HostError::is_retryable));
 }

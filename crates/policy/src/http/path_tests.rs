@@ -103,6 +103,34 @@ fn a_refusal_says_what_is_wrong() {
     );
 }
 
+#[test]
+fn what_is_in_this_form_is_borrowed() {
+    for (path, borrowed) in [("/", true), ("/a/b.c/~", true), ("/a//b", false), ("/a/.b", false), ("/%61", false)] {
+        let form = normalise(path.as_bytes()).expect("a path");
+        assert_eq!(matches!(form, Cow::Borrowed(_)), borrowed, "{path}");
+    }
+}
+
+#[test]
+fn each_reason_has_its_label_and_none_goes_by_itself() {
+    use PathError::*;
+    for (error, label) in [
+        (NoSlash, "path_no_slash"),
+        (Byte, "path_byte"),
+        (Escape, "path_escape"),
+        (EncodedSlash, "path_encoded_slash"),
+        (Backslash, "path_backslash"),
+        (EncodedControl, "path_encoded_control"),
+        (NotUtf8, "path_not_utf8"),
+        (EncodedTwice, "path_encoded_twice"),
+        (Parameter, "path_parameter"),
+        (AboveRoot, "path_above_root"),
+    ] {
+        assert_eq!(error.label(), label);
+        assert!(!error.is_retryable(), "{label}");
+    }
+}
+
 /// What a program reads that decodes once.
 fn decoded_once(path: &str) -> Vec<u8> {
     let bytes = path.as_bytes();

@@ -67,6 +67,8 @@ fn a_number_means_something_at_one_backend_of_one_rule_only() {
     let other = other.expect("sessions");
     let place = one.scope(&service("web"), 80).place(1);
     assert_eq!(place, sessions(SessionToken::Header, None).scope(&service("web"), 80).place(1));
+    // The same at every waypoint, and at its next version.
+    assert_eq!(place, 0x1f705a7e3ec27f80);
     for scope in [one.scope(&service("web"), 81), one.scope(&service("v2"), 80), other.scope(&service("web"), 80)] {
         assert_ne!(place, scope.place(1));
     }
@@ -105,6 +107,10 @@ fn a_cookie_is_for_the_path_of_its_match() {
     assert_eq!(of(PathMatch::Regex("/a/bc?".into())), "/a");
     assert_eq!(of(PathMatch::Regex("/a/b|/c".into())), "/");
     assert_eq!(of(PathMatch::Regex("(?i)/a/b".into())), "/");
+    // What would end the attribute, or can't stand in one.
+    assert_eq!(of(PathMatch::Exact("/a;b".into())), "/");
+    assert_eq!(of(PathMatch::Exact("/a b".into())), "/");
+    assert_eq!(of(PathMatch::Exact("a".into())), "/");
 }
 
 #[test]

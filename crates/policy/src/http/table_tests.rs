@@ -73,6 +73,44 @@ fn many_expressions_are_read_together() {
     assert_eq!(found(&table, "/a/v2/item-4", &[]), None, "the whole path has to match");
 }
 
+/// Whether they are tried one by one or together.
+#[test]
+fn of_expressions_that_match_the_longest_wins_and_then_the_first() {
+    let wanted = |text: &str| vec![Match { path: PathMatch::Regex(text.into()), ..Match::all() }];
+    for others in [0, 20] {
+        let mut routes: Vec<Route> =
+            (0..others).map(|number| route(&format!("other-{number}"), wanted(&format!("/other/{number}")))).collect();
+        routes.push(route("short", wanted("/a.*")));
+        routes.push(route("z-long", wanted("/a[a-z/]*")));
+        routes.push(route("a-long", wanted("/a[/a-z]*")));
+        routes.push(route("longer", wanted("/a/[a-z]{9,}")));
+        let table = Table::new(&service(), 80, &routes);
+        assert_eq!(found(&table, "/a/b", &[]).as_deref(), Some("a-long"), "{others}");
+        assert_eq!(found(&table, "/a/1", &[]).as_deref(), Some("short"), "{others}");
+        assert_eq!(found(&table, "/a/bcdefghijk", &[]).as_deref(), Some("longer"), "{others}");
+    }
+}
+
+#[test]
+fn an_asterisk_stands_for_one_label_at_least() {
+    let wild = Route { hostnames: vec!["*.example".into()], ..route("wild", vec![Match::all()]) };
+    let table = Table::new(&service(), 80, [&wild]);
+    let headers = HeaderMap::new();
+    for (host, matches) in [("a.example", true), ("b.a.example", true), ("example", false), (".example", false)] {
+        let request = Request {
+            method: "GET",
+            host,
+            host_port: None,
+            path: "/",
+            query: None,
+            headers: &headers,
+            source_namespace: None,
+        };
+        let group = table.group(None).expect("routes");
+        assert_eq!(group.find(&request).is_some(), matches, "{host}");
+    }
+}
+
 #[test]
 fn an_expression_goes_before_the_prefix_of_all_paths_and_after_every_other() {
     let wanted = |path| vec![Match { path, ..Match::all() }];

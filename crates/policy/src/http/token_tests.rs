@@ -86,6 +86,39 @@ fn claims_are_found_by_their_names() {
     for other in [&["flag"][..], &["mixed"], &["realm"], &["realm", "none"], &["azp", "x"], &["none"]] {
         assert_eq!(all.texts(other), None, "{other:?}");
     }
+    // Only scopes are a list in one text.
+    let spaced = claims(r#"{"scope":"r w","permission":"r w","name":"r w","realm":{"scope":"r w"}}"#);
+    for list in ["scope", "permission"] {
+        assert_eq!(spaced.texts(&[list]), Some(vec!["r", "w"]), "{list}");
+    }
+    for one in [&["name"][..], &["realm", "scope"]] {
+        assert_eq!(spaced.texts(one), Some(vec!["r w"]), "{one:?}");
+    }
     assert_eq!(claims(r#"{"iss":"i"}"#).principal(), None);
     assert_eq!(claims(r#"{"sub":"s"}"#).principal(), None);
+}
+
+#[test]
+fn claims_are_kept_as_they_came_whatever_they_are() {
+    let text = r#"{
+        "nothing": null, "yes": true, "no": false, "less": -7, "most": 18446744073709551615, "part": 0.5,
+        "text": "a\u00e4\n\"b", "list": [1, [null, "x"], []], "object": {"a": {"b": -1}, "c": {}}
+    }"#;
+    let read = claims(text);
+
+    let plain: Map<String, Value> = serde_json::from_str(text).expect("an object");
+    for (name, value) in &plain {
+        assert_eq!(read.get([&**name]), Some(value), "{name}");
+    }
+    assert_eq!(read.encoded(), encode(text));
+}
+
+#[test]
+fn only_what_others_may_bring_is_worth_another_try() {
+    for later in [TokenError::NoKeys("none".to_owned()), TokenError::NotYet(5)] {
+        assert!(later.is_retryable(), "{later}");
+    }
+    for never in [TokenError::TooLong, TokenError::Signature, TokenError::Expired(5), TokenError::Several] {
+        assert!(!never.is_retryable(), "{never}");
+    }
 }
