@@ -239,7 +239,7 @@ impl Endpoints {
     fn places(&self, seen: &impl Seen, tried: &[usize], panic: u32) -> Places {
         let mut places = Places::new();
         let (mut begin, mut well) = (0, 0);
-        let enough = |well: usize, of: usize| well > 0 && well * 100 >= panic as usize * of;
+        let enough = |well: usize, of: usize| well * 100 >= panic as usize * of;
         let first = self.groups.first().copied().unwrap_or_default();
         for end in &self.groups {
             for place in begin..*end {

@@ -154,6 +154,10 @@ fn weights_count() {
         let all = counts(&of, by, &Known::well(2), &[]);
         assert!((2_300..2_700).contains(&all[0]), "{by:?} {all:?}");
     }
+    // Of two draws, twice the same is drawn now and then, and then once more.
+    let priced = Known { costs: vec![1.0, 2.0, 3.0], ..Known::well(3) };
+    let cheapest = counts(&endpoints(&[(0, 1), (0, 1), (0, 2)]), By::Cost, &priced, &[])[0];
+    assert!((4_900..5_400).contains(&cheapest), "{cheapest}");
     // Where all cost the same, the first of the two counts.
     let of_three = counts(&endpoints(&[(0, 1), (0, 1), (0, 8)]), By::Cost, &Known::well(3), &[]);
     assert!((800..1_200).contains(&of_three[0]) && (7_700..8_300).contains(&of_three[2]), "{of_three:?}");

@@ -27,6 +27,24 @@ fn a_nodes_own_rules_keep_to_the_node_if_the_service_does() {
 }
 
 #[test]
+fn an_endpoint_without_an_address_counts_as_what_it_has_instead() {
+    let mut web = service("web", &["10.96.0.1"]);
+    web.ip_families = IpFamilies::Ipv4Only;
+    let counted = |addresses: &[&str], hostname: &str| {
+        let mut only = endpoint("only", "10.0.1.1", &[&web]);
+        only.addresses = addresses.iter().map(|address| ip(address)).collect();
+        only.hostname = hostname.into();
+        let (mesh, client) = (mesh(&[&web], &[&only]), endpoint("client", "10.0.0.1", &[]));
+        let (found, counts) = candidates(&mesh, &client, &web, 80, Purpose::Service, ip("10.96.0.1"));
+        assert!(found.is_empty());
+        (counts.without_address, counts.by_name_only)
+    };
+    assert_eq!(counted(&[], ""), (1, 0));
+    assert_eq!(counted(&[], "x.example"), (0, 1));
+    assert_eq!(counted(&["fd00::1"], "x.example"), (1, 0));
+}
+
+#[test]
 fn every_scope_is_compared() {
     let mut source = endpoint("client", "10.0.0.1", &[]);
     source.node = "n1".into();

@@ -119,6 +119,11 @@ fn an_endpoint_by_hand_with_the_address_of_a_pod_is_the_pod() {
         refused.ends_with("of 1 endpoint: 1 with the address of another service (which is no endpoint)"),
         "{refused}"
     );
+    // A range around it makes it nobody's, nor does another address of the same service.
+    let mut range = service("range", &["10.96.0.9"]);
+    range.ranges = vec![("".into(), "192.0.2.0/24".parse().expect("range"))];
+    let within = first(&mesh(&[&db, &range], &[&web, &other]), "10.96.0.2:80");
+    assert!(matches!(within, Route::Plain { address, .. } if address == at("192.0.2.1:8080")), "{within:?}");
     let strange = Workload { not_understood: Some("new".into()), tunnel_protocol: TunnelProtocol::None, ..web };
     assert!(refusal(&mesh(&[&db], &[&strange, &same]), "10.96.0.2:80").contains("does not understand"));
 }

@@ -48,6 +48,15 @@ fn a_token_is_three_parts() {
 }
 
 #[test]
+fn a_token_is_read_up_to_its_greatest_length() {
+    let parts = format!("{}.{}.", encode(r#"{"alg":"ES256"}"#), encode(r#"{"iss":"i"}"#));
+    let of_length = |length: usize| format!("{parts}{}", "A".repeat(length - parts.len()));
+    assert_ne!((LONGEST - parts.len()) % 4, 1, "no base64 is that long");
+    assert!(Token::read(&of_length(LONGEST)).is_ok());
+    assert_eq!(Token::read(&of_length(LONGEST + 1)), Err(TokenError::TooLong));
+}
+
+#[test]
 fn it_is_for_an_issuer_audiences_and_a_time() {
     let check = |claims: &str, audiences: &[&str], now| {
         let audiences: Vec<leno_model::Name> = audiences.iter().map(|it| (*it).into()).collect();

@@ -48,10 +48,6 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(Value::String(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::String(value))
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let mut out = Vec::new();
         while let Some(Unique(value)) = from.next_element()? {
