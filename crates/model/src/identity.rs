@@ -142,4 +142,10 @@ mod tests {
         let id = Identity::new("td", "a", "b").expect("valid");
         assert_eq!(id.principal(), "td/ns/a/sa/b");
     }
+
+    #[test]
+    fn its_parts_are_those_of_the_uri() {
+        let id: Identity = "spiffe://td/ns/a/sa/b".parse().expect("valid");
+        assert_eq!([&**id.trust_domain(), &**id.namespace(), &**id.service_account()], ["td", "a", "b"]);
+    }
 }

@@ -541,3 +541,7 @@ mod tests;
 #[cfg(test)]
 #[path = "mesh_history_tests.rs"]
 mod history_tests;
+
+#[cfg(test)]
+#[path = "mesh_requests_tests.rs"]
+mod requests_tests;

@@ -27,7 +27,9 @@ fn names_people_type() {
     assert_eq!(to("default/web"), Ok(vec![at("10.96.0.1:80")]), "it has but one port");
     assert!(matches!(to("default/db-1"), Err(LookupError::Port(_))));
     assert!(matches!(to("default/web:0"), Err(LookupError::Port(_))));
-    assert!(matches!(to("a/b/c:80"), Err(LookupError::Form(_))));
+    for malformed in ["a/b/c:80", "/web:80", "default/:80", "/:80", ":80", ""] {
+        assert!(matches!(to(malformed), Err(LookupError::Form(_))), "{malformed:?}");
+    }
     assert_eq!(
         to("default/wbe:80").expect_err("unknown").to_string(),
         "no running pod, Service, Deployment, StatefulSet or Job is called default/wbe; its namespace has client, db, db-1, web"
@@ -70,11 +72,14 @@ fn names_as_a_resolver_takes_them() {
     for outside in ["google.com:443", "redis.example.com:6379"] {
         assert!(to(outside).is_err_and(|error| error.contains("is no name of this mesh")), "{outside}");
     }
-    for here in ["nobody.default:80", "kubernetes.other.svc.cluster.local:443"] {
+    for here in ["nobody:80", "nobody.default:80", "kubernetes.other.svc.cluster.local:443"] {
         assert!(to(here).is_err_and(|error| error.contains("is called")), "{here}");
     }
     assert_eq!(to("default/dns:53/udp"), udp("10.96.0.9:53"));
     assert_eq!(to("dns:query/udp"), udp("10.96.0.9:53"));
+    assert_eq!(to("dns:53/UDP"), udp("10.96.0.9:53"));
+    assert_eq!(to("web:80/tcp"), tcp("10.96.0.1:80"));
+    assert_eq!(to("web:80/TCP"), tcp("10.96.0.1:80"));
     assert_eq!(to("dns/udp"), udp("10.96.0.9:53"), "it has but one of UDP");
     assert_eq!(to("1.2.3.4:123/udp"), udp("1.2.3.4:123"));
     assert_eq!(to("default/web-deployment:8080"), tcp("10.0.2.1:8080 10.0.2.2:8080"), "each of a Deployment's pods");
@@ -86,4 +91,36 @@ fn names_as_a_resolver_takes_them() {
     );
     let names = |text| find_workloads(&mesh, text).map(|list| list.iter().map(|w| w.name.to_string()).collect());
     assert_eq!(names("default/web-deployment"), Ok(vec!["web-1".to_owned(), "web-2".to_owned()]));
+}
+
+#[test]
+fn a_namespace_is_known_by_its_pods_and_by_its_services() {
+    let shop = Service::new("shop", "web", "web.shop.svc.cluster.local");
+    let job = Workload { namespace: "jobs".into(), ..pod("job", "10.0.0.2") };
+    let client = pod("client", "10.0.0.1");
+    let mesh = mesh(&[&shop], &[&client, &job]);
+    let error = |text: &str| find_target(&mesh, &client, text).expect_err(text);
+    for namespace in ["shop", "jobs", "default"] {
+        let unknown = error(&format!("nobody.{namespace}:80"));
+        assert!(matches!(unknown, LookupError::Unknown { .. }), "{namespace}: {unknown}");
+    }
+    assert!(matches!(error("nobody.example:80"), LookupError::Outside(_)));
+}
+
+#[test]
+fn a_ports_name_is_the_pods_own_port_of_that_name() {
+    let mut web = service("web", &["10.96.0.1"]);
+    web.ports = vec![Port::tcp(80, 0)];
+    web.port_names.push(PortName { name: "http".into(), transport: Transport::Tcp, service_port: 80 });
+    let pods = [("web-1", "10.0.2.1", 9001), ("web-2", "10.0.2.2", 9002)].map(|(name, address, own)| {
+        let mut pod = endpoint(name, address, &[&web]);
+        pod.services.insert(web.id.clone(), vec![Port::tcp(80, own)]);
+        pod
+    });
+    let client = pod("client", "10.0.0.1");
+    let mesh = mesh(&[&web], &[&client, &pods[0], &pods[1]]);
+    for (name, expected) in [("web-1", "10.0.2.1:9001"), ("web-2", "10.0.2.2:9002")] {
+        let found = find_target(&mesh, &client, &format!("default/{name}:http")).map(|target| target.destinations);
+        assert_eq!(found, Ok(vec![crate::test_support::at(expected).into()]), "{name}");
+    }
 }

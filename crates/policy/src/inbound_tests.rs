@@ -28,8 +28,32 @@ fn malformed_is_told_and_cut() {
     let web = pod("web", "10.0.0.9");
     let refusal = inbound_target(&Mesh::default(), &web, &"x".repeat(10_000), at(HERE)).expect_err("refused");
     assert_eq!(refusal.status(), 400);
-    assert!(refusal.to_string().len() < 300);
+    let words = refusal.to_string();
+    assert!(words.len() < 300 && words.contains(&"x".repeat(100)) && !words.contains(&"x".repeat(101)), "{words}");
+    let elsewhere = inbound_target(&Mesh::default(), &web, "10.0.0.8:80", at(HERE)).expect_err("refused").to_string();
+    assert!(elsewhere.contains("is not an address of default/web"), "{elsewhere}");
     assert_eq!(target(&Mesh::default(), &web, ""), Err(400));
+}
+
+#[test]
+fn only_what_may_still_arrive_is_worth_waiting_for() {
+    let mut web = service("web", &["10.96.0.1"]);
+    web.ports.push(port(81, 0));
+    let own = endpoint("web-1", "10.0.0.9", &[&web]);
+    let closed = Service { not_understood: Some("why".into()), ..service("closed", &[]) };
+    let other = service("other", &[]);
+    let mesh = mesh(&[&web, &closed, &other], &[&own]);
+    let later = |authority: &str| inbound_target(&mesh, &own, authority, at(HERE)).expect_err(authority).is_retryable();
+    for authority in [
+        "nobody.default.svc.cluster.local:80",
+        "other.default.svc.cluster.local:80",
+        "web.default.svc.cluster.local:81",
+    ] {
+        assert!(later(authority), "{authority}");
+    }
+    for authority in ["", "10.0.0.8:80", "10.0.0.9:15008", "closed.default.svc.cluster.local:80"] {
+        assert!(!later(authority), "{authority}");
+    }
 }
 
 #[test]
@@ -79,6 +103,27 @@ fn an_application_tunnel_takes_any_address() {
 }
 
 #[test]
+fn a_proxy_header_has_an_address_of_the_service_that_was_named() {
+    let announced = |addresses: &[(&str, &str)]| {
+        let mut web = service("web", &[]);
+        web.addresses = addresses
+            .iter()
+            .map(|(network, address)| NetworkAddress { network: (*network).into(), address: ip(address) })
+            .collect();
+        let tunnel = ApplicationTunnel { protocol: ApplicationProtocol::Proxy, port: None };
+        let gateway = Workload { application_tunnel: Some(tunnel), ..pod("gateway", "10.0.0.9") };
+        let mesh = mesh(&[&web], &[&gateway]);
+        let found = inbound_target(&mesh, &gateway, "web.default.svc.cluster.local:80", at(HERE)).expect("accepted");
+        assert_eq!(found.address, at("10.0.0.9:8080"));
+        found.proxy_header.expect("a header")
+    };
+    assert_eq!(announced(&[("", "fd96::1"), ("", "10.96.0.1"), ("east", "10.96.0.2")]), at("10.96.0.1:80"));
+    assert_eq!(announced(&[("east", "10.96.0.2"), ("", "fd96::1")]), at("[fd96::1]:80"), "of its own network");
+    assert_eq!(announced(&[("east", "10.96.0.2")]), at("10.96.0.2:80"));
+    assert_eq!(announced(&[]), at("10.0.0.9:80"), "its own, where there is none");
+}
+
+#[test]
 fn a_waypoint_takes_what_it_stands_for() {
     let waypoint = service("waypoint", &["10.96.0.2"]);
     let gateway = endpoint("gateway", "10.0.0.9", &[&waypoint]);
@@ -90,6 +135,8 @@ fn a_waypoint_takes_what_it_stands_for() {
         let free = pod("free", "10.0.0.6");
         let mesh = mesh(&[&waypoint, &web], &[&gateway, &pod_with, &free]);
         assert_eq!(target(&mesh, &gateway, "10.96.0.1:80"), Ok(at("10.0.0.9:80")), "{reference:?}");
+        let by_name = target(&mesh, &gateway, "web.default.svc.cluster.local:80");
+        assert_eq!(by_name, Ok(at("10.0.0.9:8080")), "{reference:?}");
         assert_eq!(target(&mesh, &gateway, "10.0.0.5:80"), Ok(at("10.0.0.9:80")), "{reference:?}");
         assert_eq!(target(&mesh, &gateway, "10.0.0.6:80"), Err(400), "{reference:?}");
         assert_eq!(target(&mesh, &free, "10.96.0.1:80"), Err(400), "{reference:?}");

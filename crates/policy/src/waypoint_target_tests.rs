@@ -68,5 +68,8 @@ fn whoever_names_no_or_another_waypoint_is_refused() {
     ] {
         let refusal = asked(authority).expect_err(authority);
         assert_eq!(refusal.status(), status, "{authority}: {refusal}");
+        // What the control plane may still send.
+        let later = status == 404 && authority != "10.96.0.1:81";
+        assert_eq!(refusal.is_retryable(), later, "{authority}: {refusal}");
     }
 }

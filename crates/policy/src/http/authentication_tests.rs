@@ -177,6 +177,34 @@ fn a_program_is_told_what_its_waypoint_knows_and_nothing_else() {
 }
 
 #[test]
+fn guards_are_told_apart_by_whose_tokens_they_take() {
+    let (i, none) = (guard(vec![rule("i")]), guard(Vec::new()));
+    assert!(i.takes_tokens_as(&guard(vec![rule("i")])) && none.takes_tokens_as(&Guard::default()));
+    for other in [guard(vec![rule("j")]), guard(vec![rule("i"), rule("j")]), Guard::default()] {
+        assert!(!i.takes_tokens_as(&other) && !other.takes_tokens_as(&i));
+    }
+    assert_eq!([i.takes_no_tokens(), none.takes_no_tokens()], [false, true]);
+    assert_eq!([i.is_empty(), none.is_empty()], [false, true]);
+}
+
+#[test]
+fn a_query_may_have_a_token_where_a_rule_looks_for_one() {
+    let (unsaid, named) = (guard(vec![rule("i")]), guard(vec![TokenRule { params: vec!["t".into()], ..rule("i") }]));
+    for (query, where_unsaid, where_named) in [
+        (None, false, false),
+        (Some(""), false, false),
+        (Some("a=access_token"), false, false),
+        (Some("a=b&access_token=x"), true, false),
+        (Some("access%5Ftoken"), true, false),
+        (Some("a=b&t=x"), false, true),
+    ] {
+        assert_eq!(unsaid.finds_tokens_in(query), where_unsaid, "{query:?}");
+        assert_eq!(named.finds_tokens_in(query), where_named, "{query:?}");
+        assert!(!guard(Vec::new()).finds_tokens_in(query), "{query:?}");
+    }
+}
+
+#[test]
 fn policies_ask_for_what_a_token_says() {
     let asks = |attribute: Attribute, values: &[&str], not: &[&str]| {
         let names = |texts: &[&str]| texts.iter().map(|text| Name::from(*text)).collect();

@@ -130,6 +130,21 @@ fn without_a_backend_the_answer_is_500() {
 }
 
 #[test]
+fn a_refusal_has_the_flag_that_istio_has_for_it_and_none_goes_by_itself() {
+    let route = route(vec![]).id;
+    for (refusal, status, flag) in [
+        (Refusal::NoRule(vec![route.clone()]), 404, "NR"),
+        (Refusal::Backend { rule: "r".into(), problem: "p".into() }, 500, "NC"),
+        (Refusal::NoBackend("r".into()), 500, "NC"),
+        (Refusal::NotUnderstood { route, problem: "p".into() }, 500, "NR"),
+        (Refusal::Rewritten { rule: "r".into(), problem: "p".into() }, 400, "IH"),
+    ] {
+        assert_eq!((refusal.status(), refusal.flag(), refusal.is_retryable()), (status, flag, false), "{refusal}");
+    }
+    assert!(!RuleError::NoPrefix.is_retryable());
+}
+
+#[test]
 fn a_prefix_is_replaced_as_the_specification_lists() {
     let table = [
         ("/foo/bar", "/foo", "/xyz", "/xyz/bar"),

@@ -201,6 +201,12 @@ fn deny_goes_before_allow_and_allow_needs_a_match() {
     assert!(asked().passes(&[policy("a", allow, vec![PolicyRule::default()])]), "an empty rule matches");
     assert!(!asked().passes(&[policy("d", deny, vec![PolicyRule::default()])]));
     assert!(asked().passes(&[policy("u", PolicyAction::Audit, get())]));
+    // A refusal names those that count.
+    let trial = Policy { dry_run: true, ..policy("t", allow, post()) };
+    asked().of(true, |subject| match Guard::new(&[trial, policy("a", allow, post())]).judge(subject).verdict {
+        Err(Denied::NoAllowMatched { checked, .. }) => assert_eq!(checked, [policy("a", allow, post()).id]),
+        other => panic!("{other:?}"),
+    });
 }
 
 #[test]
@@ -425,7 +431,9 @@ fn authorisers_are_asked_once_each_and_until_then_nothing_passes() {
         let asked: Vec<_> = guard.to_ask(subject).iter().map(|(by, whom)| (&*by.name, &*whom.provider)).collect();
         assert_eq!(asked, [("a", "one"), ("d", "three")]);
         let judgement = guard.judge(subject);
-        let denied = judgement.verdict.unwrap_err().to_string();
+        let denied = judgement.verdict.unwrap_err();
+        assert!(!denied.is_retryable());
+        let denied = denied.to_string();
         assert!(denied.contains("policy shop/a") && denied.contains("\"one\""), "{denied}");
     });
     asked().seen(true, |subject| {
@@ -445,6 +453,10 @@ fn authorisers_are_asked_once_each_and_until_then_nothing_passes() {
         let denied = Guard::new([&unasked]).judge(subject).verdict.expect_err("denied").to_string();
         assert!(denied.contains("rule 1 of policy shop/u (nobody to ask): "), "{denied}");
     });
+    for others in [&[][..], &policies[5..]] {
+        let guard = Guard::new(others);
+        assert_eq!((guard.asks_nobody(), guard.is_empty()), (true, others.is_empty()));
+    }
     let nobody = [Policy { authorizer: None, ..custom("n", "x", post()) }];
     assert!(!asked().passes(&nobody), "a policy without an authoriser lets nobody in");
 }
