@@ -234,6 +234,61 @@ fn a_range_does_not_take_pods_out_of_the_mesh() {
     assert_eq!(other.service().map(|s| &s.id), Some(&range.id));
 }
 
+/// A service's exact address is the service's, also where a pod claims it; an address in its range is not.
+#[test]
+fn an_address_is_whose_it_is_exactly() {
+    let mut range = service("range", &["10.200.0.1"]);
+    range.ranges = vec![("".into(), "10.0.0.0/8".parse().expect("range"))];
+    let backend = endpoint("range-1", "10.0.1.1", &[&range]);
+    let (in_range, same) = (pod("in-range", "10.0.0.9"), pod("same", "10.200.0.1"));
+    let mesh = mesh(&[&range], &[&backend, &in_range, &same]);
+    assert_eq!(targets(&plan(&mesh, "10.0.0.9:80").expect("the pod")), [at("10.0.0.9:80")]);
+    assert_eq!(targets(&plan(&mesh, "10.200.0.1:80").expect("the service")), [at("10.0.1.1:8080")]);
+    assert_eq!(targets(&plan(&mesh, "10.7.7.7:80").expect("the service")), [at("10.0.1.1:8080")]);
+}
+
+#[test]
+fn a_waypoint_chooses_among_all_that_can_be_reached() {
+    let mut web = service("web", &["10.96.0.1"]);
+    web.load_balancing.mode = LoadBalancingMode::Failover;
+    web.load_balancing.routing_preference = vec![RoutingScope::Node];
+    let near = place(endpoint("near", "10.0.1.1", &[&web]), "", "", "n1");
+    let far = place(endpoint("far", "10.0.1.2", &[&web]), "", "", "n2");
+    let sick = Workload { health: Health::Unhealthy, ..endpoint("sick", "10.0.1.3", &[&web]) };
+    let gateway = place(pod("gateway", "10.0.2.1"), "", "", "n1");
+    let mesh = mesh(&[&web], &[&near, &far, &sick, &gateway]);
+    let of = |gateway: &Workload, service: &Service, port: u16| {
+        let service = Arc::new(service.clone());
+        let found = reachable(&mesh, gateway, &service, SocketAddr::new(ip("10.96.0.1"), port));
+        let mut found: Vec<_> = found?.iter().map(|it| (it.target, it.rank)).collect();
+        found.sort();
+        Ok::<_, RouteError>(found)
+    };
+    assert_eq!(of(&gateway, &web, 80), Ok(vec![(at("10.0.1.1:8080"), 1), (at("10.0.1.2:8080"), 0)]));
+    assert!(matches!(of(&gateway, &web, 81), Err(RouteError::NoSuchPort { .. })));
+    let closed = Service { not_understood: Some("new".into()), ..web.clone() };
+    assert!(matches!(of(&gateway, &closed, 80), Err(RouteError::NotUnderstood(_))));
+    let strange = Workload { not_understood: Some("new".into()), ..gateway.clone() };
+    assert!(matches!(of(&strange, &web, 80), Err(RouteError::NotUnderstood(_))));
+
+    let web = Arc::new(web);
+    let all = reachable(&mesh, &gateway, &web, at("10.96.0.1:80")).expect("some");
+    let to = all.iter().find(|it| it.rank == 1).copied().expect("the near one");
+    let route = route_to_reachable(&web, to).expect("a route");
+    assert_eq!(tunnel(&route), (at("10.0.1.1:15008"), "10.0.1.1:8080", false));
+}
+
+#[test]
+fn no_more_than_three_instances_of_a_waypoint_are_tried() {
+    let mut waypoint = service("waypoint", &["10.96.0.2"]);
+    waypoint.ports = vec![port(15008, 15008)];
+    let all: Vec<_> = (1..=5).map(|n| endpoint(&format!("gw-{n}"), &format!("10.0.2.{n}"), &[&waypoint])).collect();
+    let mut web = service("web", &["10.96.0.1"]);
+    web.waypoint = Some(waypoint_by_name(&waypoint));
+    let mesh = mesh(&[&waypoint, &web], &all.iter().collect::<Vec<_>>());
+    assert_eq!(plan(&mesh, "10.96.0.1:80").expect("a route").attempts().len(), 3);
+}
+
 #[test]
 fn a_service_waypoint_is_passed() {
     let mut waypoint = service("waypoint", &["10.96.0.2"]);

@@ -63,3 +63,7 @@ impl fmt::Display for DeniedUnread {
         self.name.as_ref().map_or(Ok(()), |name| write!(f, ", and {name}"))
     }
 }
+
+#[cfg(test)]
+#[path = "server_name_tests.rs"]
+mod tests;

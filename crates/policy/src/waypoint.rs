@@ -169,3 +169,7 @@ impl fmt::Display for Gateway<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "waypoint_tests.rs"]
+mod tests;

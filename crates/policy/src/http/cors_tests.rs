@@ -88,3 +88,49 @@ fn origins_are_compared_as_wholes() {
         assert!(Allowed::new(&bad.into()).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn a_response_says_what_the_rules_say_in_place_of_what_the_program_says() {
+    let asked = headers(&[("origin", "https://shop.example")]);
+    let told = |origins: &[&str], credentials| {
+        let answer = rules(origins, credentials).of_response(&request("GET", &asked)).expect("an answer");
+        let mut response = headers(&[
+            ("access-control-allow-origin", "https://evil.example"),
+            ("access-control-allow-credentials", "true"),
+            ("vary", "accept"),
+            ("x-own", "1"),
+        ]);
+        Origins::apply(&answer, &mut response);
+        text(&response)
+    };
+    let of_one = ["access-control-allow-origin: https://shop.example", "access-control-expose-headers: x-id"];
+    assert_eq!(
+        told(&["https://shop.example"], false),
+        [&of_one[..], &["vary: Origin", "vary: accept", "x-own: 1"]].concat()
+    );
+    let with_credentials = told(&["*"], true);
+    assert_eq!(with_credentials[0], "access-control-allow-credentials: true");
+    assert_eq!(with_credentials[1..], [&of_one[..], &["vary: Origin", "vary: accept", "x-own: 1"]].concat());
+    let of_all = ["access-control-allow-origin: *", "access-control-expose-headers: x-id", "vary: accept", "x-own: 1"];
+    assert_eq!(told(&["*"], false), of_all);
+    assert_eq!(told(&["https://other.example"], true), ["vary: accept", "x-own: 1"]);
+    assert!(rules(&["*"], false).of_response(&request("GET", &HeaderMap::new())).is_none());
+}
+
+#[test]
+fn an_origins_port_is_what_stands_behind_its_host() {
+    for (allowed, origin, passes) in [
+        ("http://[fd00::1]", "http://[fd00::1]", true),
+        ("http://[fd00::1]", "http://[fd00::2]", false),
+        ("http://[fd00::1]", "http://[fd00::1]:80", true),
+        ("http://[fd00::1]:8080", "http://[fd00::1]:8080", true),
+        ("http://[fd00::1]:8080", "http://[fd00::1]", false),
+        ("https://a.example", "https://a.example:443", true),
+        ("https://a.example", "https://a.example:80", false),
+        ("https://a.example", "https://a.example:x", false),
+    ] {
+        let asked = headers(&[("origin", origin)]);
+        let answer = rules(&[allowed], false).of_response(&request("GET", &asked)).expect("an answer");
+        assert_eq!(answer.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN), passes, "{allowed} {origin}");
+    }
+}

@@ -3,7 +3,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use leno_model::http::{
     Backend, Filter, HeaderChanges, Match, Mirror, Parent, PathChange, PathMatch, Redirect, Rewrite, Route, RouteKind,
-    RouteName, Rule, Timeouts,
+    RouteName, Rule, SessionPersistence, Timeouts,
 };
 
 use super::*;
@@ -171,6 +171,95 @@ fn a_prefix_is_replaced_as_the_specification_lists() {
         let path_there = forward(decide(&route(vec![rule]), 80, path, None)).path;
         assert_eq!(path_there.as_deref(), Some(expected), "{path} {matched} {new}");
     }
+}
+
+#[test]
+fn a_session_stays_at_the_backend_where_it_is() {
+    let gone = Backend { weight: 0, target: BackendTarget::Invalid("gone".into()), filters: Vec::new() };
+    let session = SessionPersistence {
+        name: None,
+        token: leno_model::http::SessionToken::Cookie { permanent: false },
+        absolute_timeout: None,
+    };
+    let kept =
+        Rule { backends: vec![backend("one", 1), backend("two", 0), gone], session: Some(session), ..Rule::default() };
+    let free = Rule { session: None, ..kept.clone() };
+    let to = |rule: &Rule, held: Option<usize>| {
+        let route = route(vec![rule.clone()]);
+        let table = Table::new(&service("web"), 80, [&route]);
+        let headers = HeaderMap::new();
+        let request = Request {
+            method: "GET",
+            host: "web",
+            host_port: None,
+            path: "/",
+            query: None,
+            headers: &headers,
+            source_namespace: None,
+        };
+        let decision = table.decide_within(&request, &mut numbers(1), &mut |chosen, sessions| {
+            assert_eq!(chosen.sessions().map(Sessions::carrier), Some(sessions.carrier()));
+            held
+        });
+        assert_eq!(decision.chosen.as_ref().and_then(Chosen::sessions).is_some(), rule.session.is_some());
+        forward(decision).to.service
+    };
+    assert_eq!(to(&kept, Some(1)), service("two"), "whatever its weight");
+    for none in [None, Some(2), Some(3)] {
+        assert_eq!(to(&kept, none), service("one"), "{none:?}");
+    }
+    assert_eq!(to(&free, Some(1)), service("one"));
+}
+
+#[test]
+fn one_backend_is_no_choice_and_uses_up_no_random_number() {
+    let only = route(vec![Rule { backends: vec![backend("one", 1)], ..Rule::default() }]);
+    let headers = HeaderMap::new();
+    let request = Request {
+        method: "GET",
+        host: "web",
+        host_port: None,
+        path: "/",
+        query: None,
+        headers: &headers,
+        source_namespace: None,
+    };
+    let table = Table::new(&service("web"), 80, [&only]);
+    let decision = table.decide(&request, &mut || panic!("nothing is drawn"));
+    assert_eq!(forward(decision).to.service, service("one"));
+}
+
+#[test]
+fn what_is_chosen_can_be_told() {
+    let rate = RateLimit { requests: 5, per: Duration::from_secs(1), burst: 2 };
+    let retry = Retry { codes: vec![503], attempts: Some(2), backoff: None };
+    let timeouts = Timeouts { request: Some(Duration::from_secs(3)), backend_request: Some(Duration::from_secs(1)) };
+    let named = Rule {
+        name: Some("named".into()),
+        matches: [prefix("/a"), prefix("/b")].concat(),
+        backends: vec![backend("one", 1), backend("two", 3)],
+        timeouts,
+        retry: Some(retry.clone()),
+        rate: Some(rate),
+        ..Rule::default()
+    };
+    let plain = Rule { backends: vec![backend("one", 1)], ..Rule::default() };
+    let route = route(vec![plain, named]);
+    for (path, matched) in [("/a", 0), ("/b", 1)] {
+        let decision = decide(&route, 80, path, None);
+        let chosen = decision.chosen.clone().expect("a rule");
+        assert_eq!((chosen.rule_index(), chosen.match_index()), (1, matched));
+        assert_eq!((chosen.route(), chosen.rule_name().map(|name| &**name)), (&route.id, Some("named")));
+        assert_eq!((chosen.rate(), &**chosen.label()), (Some(rate), "rule named of HTTPRoute shop/web"));
+        assert_eq!(chosen.backends().map(|(weight, _)| weight).collect::<Vec<_>>(), [1, 3]);
+        let forward = forward(decision);
+        assert_eq!((forward.timeouts(), forward.retry()), (timeouts, Some(&retry)));
+    }
+    let decision = decide(&route, 80, "/", None);
+    let chosen = decision.chosen.clone().expect("a rule");
+    assert_eq!((chosen.rule_index(), chosen.rule_name(), chosen.rate()), (0, None, None));
+    assert_eq!(&**chosen.label(), "rule 1 of HTTPRoute shop/web");
+    assert_eq!(forward(decision).retry(), None);
 }
 
 #[test]
