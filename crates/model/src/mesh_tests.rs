@@ -26,6 +26,66 @@ fn a_replaced_workload_leaves_no_trace_of_its_old_addresses() {
     assert!(mesh.workload_by_address(&network(), "10.0.0.1".parse().expect("ip")).is_none());
     assert!(mesh.workload_by_address(&network(), "10.0.0.2".parse().expect("ip")).is_some());
     assert_eq!(mesh.workloads().count(), 1);
+
+    let now = pod("a", "10.0.0.2");
+    for moved in [
+        Workload { addresses: Vec::new(), ..now.clone() },
+        Workload { network_mode: NetworkMode::HostNetwork, ..now.clone() },
+        Workload { network: "east".into(), ..now.clone() },
+    ] {
+        mesh.upsert_workload(Arc::new(moved));
+        assert!(mesh.workload_by_address(&network(), "10.0.0.2".parse().expect("ip")).is_none());
+        mesh.upsert_workload(Arc::new(now.clone()));
+        assert!(mesh.workload_by_address(&network(), "10.0.0.2".parse().expect("ip")).is_some());
+    }
+    let found = |mesh: &Mesh, node, account| mesh.workload_on_node(node, "ns", "a", account).is_some();
+    assert!(found(&mesh, "node-1", "default"));
+    mesh.upsert_workload(Arc::new(Workload { node: "node-2".into(), ..now.clone() }));
+    assert_eq!([found(&mesh, "node-1", "default"), found(&mesh, "node-2", "default")], [false, true]);
+    mesh.upsert_workload(Arc::new(Workload { service_account: "other".into(), ..now.clone() }));
+    assert_eq!([found(&mesh, "node-1", "default"), found(&mesh, "node-1", "other")], [false, true]);
+    mesh.upsert_workload(Arc::new(Workload { node: "".into(), ..now }));
+    assert_eq!([found(&mesh, "node-1", "default"), found(&mesh, "", "default")], [false, true]);
+}
+
+#[test]
+fn a_new_version_that_stays_where_it_was_is_seen_from_everywhere() {
+    let id = ServiceName { namespace: "ns".into(), hostname: "s".into() };
+    let version = |capacity, ports: Vec<Port>| {
+        let mut workload = Workload { capacity, ..pod("a", "10.0.0.1") };
+        workload.services.insert(id.clone(), ports);
+        Arc::new(workload)
+    };
+    let mut mesh = Mesh::default();
+    for (capacity, ports) in [(1, vec![]), (2, vec![Port::tcp(80, 1)]), (3, vec![Port::tcp(80, 2)]), (4, vec![])] {
+        mesh.upsert_workload(version(capacity, ports.clone()));
+        let by_address = mesh.workload_by_address(&network(), "10.0.0.1".parse().expect("ip"));
+        let by_pod = mesh.workload_on_node("node-1", "ns", "a", "default");
+        let by_uid = mesh.workload("Kubernetes//Pod/ns/a");
+        let by_service = mesh.endpoints(&id).next();
+        assert_eq!(by_service.map(|endpoint| endpoint.ports.to_vec()), Some(ports));
+        for found in [by_address, by_pod, by_uid, by_service.map(|endpoint| &endpoint.workload)] {
+            assert_eq!(found.map(|workload| workload.capacity), Some(capacity));
+        }
+        assert_eq!((mesh.workloads().count(), mesh.endpoints(&id).count()), (1, 1));
+    }
+}
+
+#[test]
+fn an_endpoints_own_port_wins_over_the_services() {
+    let udp = |service_port, target| Port { transport: crate::Transport::Udp, ..Port::tcp(service_port, target) };
+    let own = [udp(80, 1), Port::tcp(81, 2), Port::tcp(80, 3), Port::tcp(82, 0)];
+    let endpoint = |ports: &[Port]| Endpoint { workload: Arc::new(pod("a", "10.0.0.1")), ports: ports.into() };
+    for (port, with_own, without) in [
+        (Port::tcp(80, 8080), Some(3), Some(8080)),
+        (udp(80, 8080), Some(1), Some(8080)),
+        (Port::tcp(81, 0), Some(2), None),
+        (Port::tcp(82, 8082), None, Some(8082)),
+        (Port::tcp(83, 8083), Some(8083), Some(8083)),
+    ] {
+        assert_eq!(endpoint(&own).target_port(&port), with_own, "{port:?}");
+        assert_eq!(endpoint(&[]).target_port(&port), without, "{port:?}");
+    }
 }
 
 #[test]

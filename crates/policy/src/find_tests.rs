@@ -91,6 +91,12 @@ fn names_as_a_resolver_takes_them() {
     );
     let names = |text| find_workloads(&mesh, text).map(|list| list.iter().map(|w| w.name.to_string()).collect());
     assert_eq!(names("default/web-deployment"), Ok(vec!["web-1".to_owned(), "web-2".to_owned()]));
+    // A Deployment whose Service selects none of its pods.
+    let idle = service("idle", &["10.96.0.7"]);
+    let idle_1 = Workload { workload_name: "idle".into(), ..pod("idle-1", "10.0.3.1") };
+    let with_idle = crate::test_support::mesh(&[&idle], &[&idle_1]);
+    let found = find_workloads(&with_idle, "default/idle").map(|found| found[0].name.to_string());
+    assert_eq!(found, Ok("idle-1".to_owned()));
 }
 
 #[test]

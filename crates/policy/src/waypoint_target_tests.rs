@@ -49,6 +49,27 @@ fn a_pod_is_served_if_it_or_its_service_names_the_waypoint() {
     assert_eq!(of(asked("10.0.1.9:5432")), ("db".into(), None, at("10.0.1.9:5432")));
 }
 
+/// A service has its exact addresses, also where a pod claims one; of its range, what no pod has.
+#[test]
+fn an_address_in_a_services_range_is_the_pods_that_has_it() {
+    let waypoint = service("waypoint", &["10.96.0.2"]);
+    let mut web = service("web", &["10.96.0.1"]);
+    web.ranges = vec![("".into(), "10.0.1.0/24".parse().expect("range"))];
+    web.waypoint = Some(waypoint_by_name(&waypoint));
+    let gateway = endpoint("gateway", "10.0.2.1", &[&waypoint]);
+    let backend = endpoint("backend", "10.0.1.1", &[&web]);
+    let claims = endpoint("claims", "10.96.0.1", &[&web]);
+    let mesh = mesh(&[&waypoint, &web], &[&gateway, &backend, &claims]);
+    let of = |authority: &str| match waypoint_target(&mesh, &gateway, authority) {
+        Ok(WaypointTarget::Service { service, port, address }) => format!("{} {address} {port}", service.name),
+        Ok(WaypointTarget::Pod { workload, address, .. }) => format!("pod {} {address}", workload.name),
+        Err(refusal) => panic!("{authority}: {refusal}"),
+    };
+    assert_eq!(of("10.0.1.1:8080"), "pod backend 10.0.1.1:8080");
+    assert_eq!(of("10.96.0.1:80"), "web 10.96.0.1 80");
+    assert_eq!(of("10.0.1.9:80"), "web 10.0.1.9 80");
+}
+
 #[test]
 fn whoever_names_no_or_another_waypoint_is_refused() {
     for (authority, status) in [

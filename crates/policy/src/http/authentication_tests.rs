@@ -127,7 +127,34 @@ fn two_rules_for_one_place_are_alternatives() {
         assert_eq!(asked(&guard, &[("authorization", &value)], None), Ok(Some(format!("{issuer}/ann"))));
     }
     let value = format!("Bearer {}", token("j", "i", ""));
-    assert_eq!(asked(&guard, &[("authorization", &value)], None), Err(TokenError::Signature), "not: another issuer");
+    for rules in [["i", "j"], ["j", "i"]] {
+        let guard = self::guard(rules.map(rule).to_vec());
+        assert_eq!(
+            asked(&guard, &[("authorization", &value)], None),
+            Err(TokenError::Signature),
+            "not: another issuer"
+        );
+    }
+}
+
+#[test]
+fn no_more_than_eight_tokens_are_read() {
+    /// Counts the signatures that are looked at.
+    struct Counting(std::cell::Cell<usize>);
+    impl Keys for Counting {
+        fn made(&self, _: &TokenKeys, _: &Token<'_>) -> Result<bool, TokenError> {
+            self.0.set(self.0.get() + 1);
+            Ok(false)
+        }
+    }
+    for (count, read, expected) in [(8, 1, TokenError::Signature), (9, 0, TokenError::Several)] {
+        let all: Vec<String> =
+            (0..count).map(|n| format!("Bearer {}", token("i", "i", &format!(r#","n":{n}"#)))).collect();
+        let headers = headers(&all.iter().map(|value| ("authorization", &**value)).collect::<Vec<_>>());
+        let keys = Counting(0.into());
+        assert_eq!(guard(vec![rule("i")]).authenticate(&request(&headers, None), &keys, 1000), Err(expected));
+        assert_eq!(keys.0.get(), read, "{count}");
+    }
 }
 
 #[test]
@@ -174,6 +201,8 @@ fn a_program_is_told_what_its_waypoint_knows_and_nothing_else() {
     assert_eq!(query.as_deref(), Some("a=b&c=%20d"));
     let (lines, _) = told(false, &[("cookie", &format!("a=b; s={good}; c=d"))], None);
     assert_eq!(lines[0], "cookie=a=b; c=d");
+    let (lines, _) = told(false, &[("cookie", "a=b;c=d"), ("authorization", &bearer)], None);
+    assert_eq!(lines[0], "cookie=a=b;c=d", "without a token in it, as it came");
 }
 
 #[test]

@@ -79,3 +79,19 @@ fn a_denial_stays_one_whatever_it_says() {
     assert_eq!((text(&denied.headers), &*denied.body), (vec!["location=/login".to_owned()], &b"go there"[..]));
     assert_eq!(of(Some(304), Vec::new(), "text").body, b"");
 }
+
+#[test]
+fn what_cannot_be_followed_is_told_in_short_and_may_be_better_next_time() {
+    let name = format!("a b{}", "x".repeat(1000));
+    let bad = AllowedBy {
+        remove: vec![name.clone()],
+        headers: Vec::new(),
+        response_headers: Vec::new(),
+        changes_query: false,
+    };
+    let told = Allowed::new(&bad).expect_err("no header");
+    assert_eq!(told, Unusable::Header(name[..64].to_owned()));
+    assert!(told.is_retryable());
+    let quiet = AllowedBy { remove: vec!["x-a".to_owned()], ..bad };
+    assert!(!Allowed::new(&quiet).expect("good").changes_response());
+}

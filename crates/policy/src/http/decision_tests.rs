@@ -388,7 +388,11 @@ fn a_route_that_cannot_be_followed_to_the_letter_says_why() {
     assert!(told.to_string().ends_with("(RE2's syntax): unclosed group"), "on one line: {told}");
     assert!(matches!(with(vec![], path(PathMatch::Regex("a)|(b".into()))), (1, RuleError::Regex { .. })));
     assert!(matches!(with(vec![], path(PathMatch::Regex("(a{1000}){1000}".into()))), (1, RuleError::Regex { .. })));
-    assert!(matches!(with(vec![], path(PathMatch::Exact("/a;b".into()))), (1, RuleError::Path { .. })));
+    for (value, is_of_query) in [("/a;b", false), ("/a?b", true)] {
+        let (index, told) = with(vec![], path(PathMatch::Exact(value.into())));
+        assert!(index == 1 && matches!(told, RuleError::Path { .. }), "{told}");
+        assert_eq!(told.to_string().contains("without the query"), is_of_query, "{told}");
+    }
     assert!(matches!(with(vec![], path(PathMatch::Exact("a".into()))), (1, RuleError::Path { .. })));
     let rewrite = Rewrite { hostname: None, path: Some(PathChange::Prefix("/x".into())) };
     let rewrite = Filter::Rewrite(rewrite);

@@ -95,6 +95,13 @@ fn paths_have_one_form_or_are_refused() {
 }
 
 #[test]
+fn only_an_asterisk_alone_is_no_path() {
+    for (path, is_one) in [("*", true), ("", false), ("**", false), ("/*", false), ("/", false)] {
+        assert_eq!(is_asterisk(path.as_bytes()), is_one, "{path}");
+    }
+}
+
+#[test]
 fn a_refusal_says_what_is_wrong() {
     assert_eq!(
         PathError::EncodedSlash.to_string(),

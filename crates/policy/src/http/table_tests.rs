@@ -23,19 +23,16 @@ fn header(name: &'static str, value: &str) -> ValueMatch {
 }
 
 fn found(table: &Table, path: &str, headers: &[(&'static str, &str)]) -> Option<String> {
+    found_at(table, None, path, headers)
+}
+
+fn found_at(table: &Table, host_port: Option<u16>, path: &str, headers: &[(&'static str, &str)]) -> Option<String> {
     let headers: HeaderMap = headers
         .iter()
         .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).expect("a value")))
         .collect();
-    let request = Request {
-        method: "GET",
-        host: "web",
-        host_port: None,
-        path,
-        query: None,
-        headers: &headers,
-        source_namespace: None,
-    };
+    let request =
+        Request { method: "GET", host: "web", host_port, path, query: None, headers: &headers, source_namespace: None };
     let found = table.group(None)?.find(&request)?;
     Some(found.entry.rule.route.name.to_string())
 }
@@ -57,6 +54,41 @@ fn many_routes_that_differ_in_one_header_are_found_by_it() {
     assert_eq!(found(&table, "/a", &[("x-tenant", "7"), ("x-beta", "1")]).as_deref(), Some("beta"));
     assert_eq!(found(&table, "/a", &[("x-tenant", "4711")]).as_deref(), Some("rest"));
     assert_eq!(found(&table, "/a", &[]).as_deref(), Some("rest"));
+}
+
+#[test]
+fn routes_by_several_headers_are_each_found_by_their_own() {
+    let by = |name: &'static str, number: u32| {
+        let wanted = Match { headers: vec![header(name, &number.to_string())], ..Match::all() };
+        route(&format!("{name}-{number}"), vec![wanted])
+    };
+    let routes: Vec<Route> = (0..20).flat_map(|number| [by("x-tenant", number), by("x-user", number)]).collect();
+    let table = Table::new(&service(), 80, &routes);
+    for name in ["x-tenant", "x-user"] {
+        assert_eq!(found(&table, "/", &[(name, "7")]), Some(format!("{name}-7")));
+        assert_eq!(found(&table, "/", &[(name, "20")]), None);
+    }
+}
+
+/// A client may write the port behind the host, and a route may ask for either form.
+#[test]
+fn a_condition_on_the_host_header_is_met_with_and_without_the_port() {
+    for others in [0, 20] {
+        let by = |value: &str| {
+            let wanted = Match { headers: vec![header("host", value)], ..Match::all() };
+            route(&format!("host-{}", value.replace(':', "-")), vec![wanted])
+        };
+        let mut routes: Vec<Route> = (0..others).map(|number| by(&format!("other-{number}"))).collect();
+        routes.extend([by("web"), by("web:8080")]);
+        routes.push(route("other", vec![Match { headers: vec![header("x-a", "web:8080")], ..Match::all() }]));
+        routes[others].created = 1;
+        let table = Table::new(&service(), 80, &routes);
+        assert_eq!(found_at(&table, None, "/", &[]).as_deref(), Some("host-web"), "{others}");
+        assert_eq!(found_at(&table, Some(8080), "/", &[]).as_deref(), Some("host-web-8080"), "{others}");
+        assert_eq!(found_at(&table, Some(8081), "/", &[]).as_deref(), Some("host-web"), "{others}");
+    }
+    let only = route("other", vec![Match { headers: vec![header("x-a", "web:8080")], ..Match::all() }]);
+    assert_eq!(found_at(&Table::new(&service(), 80, [&only]), Some(8080), "/", &[]), None);
 }
 
 #[test]
