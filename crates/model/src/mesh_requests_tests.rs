@@ -1,4 +1,6 @@
-use crate::http::{Backend, BackendTarget, EndpointRules, Parent, Policy, PolicyAction, RouteKind, Rule};
+use crate::http::{
+    Backend, BackendTarget, EndpointRules, Filter, Mirror, Parent, Policy, PolicyAction, RouteKind, Rule,
+};
 
 use super::*;
 
@@ -155,6 +157,22 @@ fn a_route_knows_where_it_leads() {
         rules: vec![Rule { backends, ..Rule::default() }],
         not_understood: None,
     };
-    let destinations: Vec<_> = route.destinations().map(|it| it.hostname.to_string()).collect();
-    assert_eq!(destinations, ["a", "b"]);
+    let mirror = |name: &str| {
+        let target = BackendTarget::Service { service: service(name), port: 80 };
+        Filter::Mirror(Mirror { target, numerator: 1, denominator: 1 })
+    };
+    let mut route = route;
+    route.rules[0].filters.push(mirror("copies"));
+    route.rules[0].backends[0].filters.push(mirror("copies-of-a"));
+    let mut destinations: Vec<_> = route.destinations().map(|it| it.hostname.to_string()).collect();
+    destinations.sort();
+    assert_eq!(destinations, ["a", "b", "copies", "copies-of-a"]);
+}
+
+#[test]
+fn requests_follow_routes_of_two_kinds_and_connections_those_of_two_others() {
+    let all = [RouteKind::Grpc, RouteKind::Http, RouteKind::Tls, RouteKind::Tcp];
+    assert_eq!(all.map(RouteKind::is_of_requests), [true, true, false, false]);
+    let name = |kind| RouteName { kind, namespace: "ns".into(), name: "r".into() }.to_string();
+    assert_eq!(all.map(name), ["GRPCRoute ns/r", "HTTPRoute ns/r", "TLSRoute ns/r", "TCPRoute ns/r"]);
 }

@@ -213,3 +213,7 @@ impl fmt::Display for StringMatch {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -228,3 +228,7 @@ impl Service {
         self.visibility == Visibility::Public || &*self.id.namespace == namespace
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

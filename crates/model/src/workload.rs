@@ -207,3 +207,7 @@ impl Workload {
         self.uid.contains("//Pod/")
     }
 }
+
+#[cfg(test)]
+#[path = "workload_tests.rs"]
+mod tests;
