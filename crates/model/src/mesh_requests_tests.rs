@@ -12,9 +12,12 @@ fn name(text: &str) -> PolicyName {
     PolicyName { namespace: "ns".into(), name: text.into() }
 }
 
+/// Puts one with this name, about these services, of this version.
+type Put<'p> = dyn Fn(&mut Mesh, &str, &[&str], u64) + 'p;
+
 /// What a mesh holds of one kind, as the test asks for it.
 struct Kind<'m> {
-    put: &'m dyn Fn(&mut Mesh, &str, &[&str], u64),
+    put: &'m Put<'m>,
     remove: &'m dyn Fn(&mut Mesh, &str) -> bool,
     /// The version of the one with this name.
     get: &'m dyn Fn(&Mesh, &str) -> Option<u64>,

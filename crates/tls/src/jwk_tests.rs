@@ -91,3 +91,34 @@ fn what_is_no_key_set_is_refused() {
     off_curve["keys"][1]["x"] = off_curve["keys"][1]["y"].clone();
     assert!(!verifies(&keys(&off_curve), &tokens.by_alg["ES256"]));
 }
+
+#[test]
+fn a_set_is_read_up_to_its_greatest_length_and_number_of_keys() {
+    let tokens = tokens();
+    let text = tokens.jwks.to_string();
+    let padded = |length: usize| format!("{text}{}", " ".repeat(length - text.len()));
+    assert!(KeySet::parse(padded(LONGEST_SET).as_bytes()).is_ok());
+    let too_long = KeySet::parse(padded(LONGEST_SET + 1).as_bytes()).expect_err("too long");
+    assert!(matches!(too_long, KeySetError::TooLong) && too_long.is_retryable(), "{too_long}");
+
+    let key = &tokens.jwks["keys"][0];
+    let set = |count: usize| KeySet::parse(json!({ "keys": vec![key.clone(); count] }).to_string().as_bytes());
+    assert!(set(MOST_KEYS).is_ok());
+    assert!(matches!(set(MOST_KEYS + 1), Err(KeySetError::TooMany(count)) if count == MOST_KEYS + 1));
+}
+
+#[test]
+fn a_set_knows_its_keys_by_their_names() {
+    let named = |id: Option<&str>| {
+        let mut set = tokens().jwks.clone();
+        let mut key = set["keys"][0].take();
+        match id {
+            Some(id) => key["kid"] = json!(id),
+            None => drop(key.as_object_mut().expect("a key").remove("kid")),
+        }
+        keys(&json!({ "keys": [key] }))
+    };
+    for (id, has) in [(Some("k"), true), (Some("other"), false), (Some("K"), false), (None, false)] {
+        assert_eq!(named(id).has("k"), has, "{id:?}");
+    }
+}

@@ -158,3 +158,7 @@ fn chain_error(error: &webpki::Error) -> HandshakeError {
         other => HandshakeError::BadCertificate(other.to_string()),
     }
 }
+
+#[cfg(test)]
+#[path = "verify_tests.rs"]
+mod tests;

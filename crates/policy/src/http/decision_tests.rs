@@ -388,6 +388,8 @@ fn a_route_that_cannot_be_followed_to_the_letter_says_why() {
     assert!(told.to_string().ends_with("(RE2's syntax): unclosed group"), "on one line: {told}");
     assert!(matches!(with(vec![], path(PathMatch::Regex("a)|(b".into()))), (1, RuleError::Regex { .. })));
     assert!(matches!(with(vec![], path(PathMatch::Regex("(a{1000}){1000}".into()))), (1, RuleError::Regex { .. })));
+    let long = path(PathMatch::Regex("/(v1|v2)/[a-z0-9-]{1,63}/items/[0-9]{1,10}(/.*)?".into()));
+    assert_eq!(check(&route(vec![Rule { matches: long, ..Rule::default() }])), Ok(()), "as people write them");
     for (value, is_of_query) in [("/a;b", false), ("/a?b", true)] {
         let (index, told) = with(vec![], path(PathMatch::Exact(value.into())));
         assert!(index == 1 && matches!(told, RuleError::Path { .. }), "{told}");

@@ -160,6 +160,7 @@ fn headers_are_compared_in_the_stricter_way() {
     assert!(with(&[("x-role", "admin")]).passes(&allow(&["admin"])));
     assert!(!with(&[("x-role", "Admin")]).passes(&allow(&["admin"])));
     assert!(!with(&[]).passes(&allow(&["*"])), "absent");
+    assert!(!with(&[("x-role", "")]).passes(&allow(&["*"])), "empty");
     assert!(with(&[]).passes(&deny(&["*"])), "absent");
     // A program may take the first or the last of two, or both as one.
     let two = with(&[("x-role", "guest"), ("x-role", "admin")]);
