@@ -22,6 +22,20 @@ fn those_of_one_hash_are_kept_in_their_order() {
     assert_eq!(before.values().count(), 5);
 }
 
+#[test]
+fn only_what_is_alone_is_replaced_where_it_is() {
+    let mut index = Index::default();
+    index.put(1, ("a", 1));
+    let is = |name: &'static str| move |held: &(&str, i32)| held.0 == name;
+    assert!(!index.replace_only(1, &("b", 2), is("b")) && !index.replace_only(2, &("a", 2), is("a")));
+    assert_eq!(index.at(1), [("a", 1)]);
+    assert!(index.replace_only(1, &("a", 2), is("a")));
+    assert_eq!(index.at(1), [("a", 2)]);
+    index.put(1, ("b", 1));
+    assert!(!index.replace_only(1, &("b", 2), is("b")));
+    assert_eq!(index.at(1), [("a", 2), ("b", 1)]);
+}
+
 /// 50 000 pods are in several of these.
 #[test]
 fn an_entry_is_three_words() {

@@ -72,6 +72,40 @@ fn a_new_version_that_stays_where_it_was_is_seen_from_everywhere() {
 }
 
 #[test]
+fn a_policy_that_is_named_again_is_not_kept_beside() {
+    let policy = deny("p", Scope::WorkloadSelector);
+    let without = Arc::new(pod("a", "10.0.0.1"));
+    let naming = Arc::new(Workload { authorization_policies: vec![policy.id.clone()], ..Workload::clone(&without) });
+    let mut mesh = Mesh::default();
+    mesh.upsert_policy(policy);
+    mesh.upsert_workload(naming.clone());
+    assert_eq!(mesh.update_workload(without.clone()).len(), 1);
+    assert_eq!((mesh.kept_policies().count(), mesh.policies_for(&without).count()), (1, 1));
+    assert_eq!(mesh.update_workload(naming.clone()).len(), 0);
+    assert_eq!((mesh.kept_policies().count(), mesh.policies_for(&naming).count()), (0, 1));
+}
+
+#[test]
+fn a_peer_on_a_node_is_one_of_the_mesh_with_that_account() {
+    let peer = Workload { tunnel_protocol: TunnelProtocol::Hbone, ..pod("a", "10.0.0.1") };
+    let found = |workload: Workload| {
+        let mut mesh = Mesh::default();
+        mesh.upsert_workload(Arc::new(workload));
+        mesh.peer_on_node("node-1", "ns", "default").is_some()
+    };
+    assert!(found(peer.clone()));
+    for other in [
+        Workload { node: "node-2".into(), ..peer.clone() },
+        Workload { namespace: "other".into(), ..peer.clone() },
+        Workload { service_account: "other".into(), ..peer.clone() },
+        Workload { tunnel_protocol: TunnelProtocol::None, ..peer.clone() },
+        Workload { not_understood: Some("new".into()), ..peer.clone() },
+    ] {
+        assert!(!found(other.clone()), "{other:?}");
+    }
+}
+
+#[test]
 fn an_endpoints_own_port_wins_over_the_services() {
     let udp = |service_port, target| Port { transport: crate::Transport::Udp, ..Port::tcp(service_port, target) };
     let own = [udp(80, 1), Port::tcp(81, 2), Port::tcp(80, 3), Port::tcp(82, 0)];
