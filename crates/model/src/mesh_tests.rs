@@ -196,6 +196,24 @@ fn an_exact_address_beats_a_range_and_a_long_range_a_short_one() {
 }
 
 #[test]
+fn of_equal_ranges_the_clients_own_wins_and_another_networks_none() {
+    let mut mesh = Mesh::default();
+    for (namespace, range_network, canonical) in [("a", "", true), ("b", "", false), ("c", "east", false)] {
+        let mut s = Service { canonical, ..Service::new(namespace, "s", "s") };
+        s.ranges = vec![(range_network.into(), "10.0.0.0/8".parse().expect("net"))];
+        mesh.upsert_service(Arc::new(s));
+    }
+    let found = |network: &str, client| {
+        let found = mesh.service_by_vip(&network.into(), "10.1.2.3".parse().expect("ip"), client);
+        found.map(|s| s.id.namespace.to_string())
+    };
+    for (client, expected) in [("a", "a"), ("b", "b"), ("c", "a"), ("x", "a")] {
+        assert_eq!(found("", client).as_deref(), Some(expected), "{client}");
+    }
+    assert_eq!((found("east", "a").as_deref(), found("west", "a")), (Some("c"), None));
+}
+
+#[test]
 fn a_policy_a_workload_names_but_the_mesh_lacks_is_an_error() {
     let mut mesh = Mesh::default();
     let id = PolicyName { namespace: "ns".into(), name: "p".into() };
@@ -211,6 +229,7 @@ fn a_policy_a_workload_names_but_the_mesh_lacks_is_an_error() {
         not_understood: None,
     }));
     assert!(matches!(mesh.policies_for(&w).next(), Some(Ok(_))));
+    assert_eq!(mesh.policy(&id).map(|policy| &policy.id), Some(&id));
 }
 
 fn deny(name: &str, scope: Scope) -> Arc<Authorization> {

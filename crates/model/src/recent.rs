@@ -32,3 +32,7 @@ impl<T: Clone + PartialEq> Recent<T> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "recent_tests.rs"]
+mod tests;
