@@ -2,6 +2,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 
+use leno_testkit::skips::skip;
+
 use super::*;
 use crate::links;
 use crate::test_support::{PEER, PEER6, POD, POD6, Pair, at, ip, may_run};
@@ -213,7 +215,7 @@ fn what_a_tunnel_loses_is_repeated_often() {
     };
     let listener = listen(&pair.pod, at(POD, PORT), &tunnels).unwrap();
     if longest(&listener.socket).is_err() {
-        // Before Linux 6.15.
+        skip("what_a_tunnel_loses_is_repeated_often", "needs Linux 6.15");
         return;
     }
     for probes in [Probes::Tunnel, Probes::Slow] {

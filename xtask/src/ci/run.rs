@@ -15,7 +15,7 @@ use super::places::{Places, workspace};
 use super::plan::{self, Tier};
 use super::report::{Outcome, Report};
 use super::schedule::{Schedule, Verdict};
-use super::skips::Machine;
+use super::skips::{self, Machine};
 use super::step::Place;
 use super::{say, tools};
 use crate::cluster::interrupt;
@@ -166,12 +166,14 @@ fn test_programs() -> Result<Vec<Executable>> {
 fn machine() -> Machine {
     let congestion = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let congestion = fs::read_to_string(congestion).unwrap_or_default();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
     Machine {
         is_root: nix::unistd::geteuid().is_root(),
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         has_bbr: congestion.split_whitespace().any(|name| name == "bbr"),
         has_migration: fs::exists("/proc/sys/net/ipv4/tcp_migrate_req").unwrap_or(false),
+        kernel: skips::kernel_version(&release).unwrap_or_default(),
         has_helm: tools::has("helm"),
         set: set.filter_map(|(name, _)| name.into_string().ok()).collect(),
     }

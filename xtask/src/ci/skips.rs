@@ -28,6 +28,8 @@ pub(super) struct Machine {
     pub(super) has_bbr: bool,
     /// The kernel hands connections that wait at a closing listener to another one.
     pub(super) has_migration: bool,
+    /// The kernel's first two numbers.
+    pub(super) kernel: (u32, u32),
     /// There is a `helm` on the path.
     pub(super) has_helm: bool,
     /// Variables that are set and not empty.
@@ -80,9 +82,21 @@ fn excuse(line: &str, machine: &Machine) -> Excuse {
         || (line.contains("nodes don't see this machine's files") && is_set("LENO_KUBECONFIG"))
         || (line.contains("this kernel has no BBR") && !machine.has_bbr)
         || (line.contains("this kernel hands on nothing that waits at a listener") && !machine.has_migration)
+        || wanted_kernel(line).is_some_and(|wanted| machine.kernel < wanted)
         || (line.contains("this machine has one core") && machine.cores == 1)
         || (line.contains("needs root") && !machine.is_root);
     if good { Excuse::Good } else { Excuse::None }
+}
+
+/// The version that a test wants: "needs Linux 6.15".
+fn wanted_kernel(line: &str) -> Option<(u32, u32)> {
+    kernel_version(line.split_once("needs Linux ")?.1)
+}
+
+/// The first two numbers of a kernel's version.
+pub(super) fn kernel_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.trim().split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -91,7 +105,7 @@ mod tests {
 
     fn machine(set: &[&str]) -> Machine {
         let set = set.iter().map(|name| (*name).to_owned()).collect();
-        Machine { is_root: true, cores: 2, has_bbr: true, has_migration: true, has_helm: false, set }
+        Machine { is_root: true, cores: 2, has_bbr: true, has_migration: true, kernel: (6, 18), has_helm: false, set }
     }
 
     fn is_allowed(line: &str, machine: &Machine) -> bool {
@@ -127,6 +141,7 @@ mod tests {
                 "a: this kernel hands on nothing that waits at a listener",
                 Machine { has_migration: false, ..all.clone() },
             ),
+            ("a: needs Linux 6.15", Machine { kernel: (6, 9), ..all.clone() }),
             ("a: this machine has one core", Machine { cores: 1, ..all.clone() }),
             ("a: this cluster is not this machine's", machine(&["LENO_KUBECONFIG"])),
         ] {
