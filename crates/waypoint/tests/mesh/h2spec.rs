@@ -145,7 +145,6 @@ async fn passed(program: &OsStr, cases: &[&str], behaviour: Endpoint) -> u32 {
 
     let told = String::from_utf8_lossy(&output.stdout);
     let (_, counts) = told.rsplit_once("tests, ").unwrap_or_else(|| panic!("{told}"));
-    println!("h2spec: {}", counts.trim());
     assert!(output.status.success() && counts.contains(" 0 skipped, 0 failed"), "{behaviour:?}: {told}");
     let (count, _) = counts.split_once(" passed").unwrap_or_else(|| panic!("{told}"));
     count.parse().unwrap_or_else(|_| panic!("{told}"))
