@@ -1,8 +1,6 @@
 //! A program that opens many connections at once and keeps them.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Child;
-
+use crate::dialogue::Dialogue;
 use crate::stage::{Stage, eventually};
 
 /// Opens so many connections, says something on each, and keeps those on which it is said back. What has become of them is
@@ -28,10 +26,7 @@ async def main():
 asyncio.run(main())"#;
 
 /// The program. Its connections end when this is dropped.
-pub(crate) struct Crowd {
-    child: Child,
-    said: BufReader<std::process::ChildStdout>,
-}
+pub(crate) struct Crowd(Dialogue);
 
 /// What has become of its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -48,17 +43,12 @@ impl Crowd {
     /// `count` connections of a pod to a server that listens on port 7000 and says back what it is told, which is `word`.
     pub(crate) fn come(stage: &Stage, pod: &str, host: &str, count: usize, word: &str) -> Self {
         let count = count.to_string();
-        let mut child = stage.spawn(pod, &["/usr/bin/python3", "-c", PROGRAM, host, "7000", &count, word]);
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
+        Self(Dialogue::of_python(stage, pod, PROGRAM, &[host, "7000", &count, word]))
     }
 
     /// What has become of them by now.
     pub(crate) fn state(&mut self) -> State {
-        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+        self.0.told()
     }
 
     /// Waits until it is as wanted.
@@ -68,12 +58,5 @@ impl Crowd {
             let state = self.state();
             if wanted(state) { Ok(state) } else { Err(format!("{state:?}")) }
         })
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

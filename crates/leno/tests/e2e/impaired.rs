@@ -1,39 +1,22 @@
 //! A bad network between two nodes: what programs notice of it, and what the proxies say.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdout, Command};
+use std::process::Command;
 use std::time::Duration;
 
 use leno_capture::NetworkNamespace;
 use leno_testkit::impaired_link::{Direction, ImpairedLink, Impairment, Tally};
 
 use crate::clear::{CANARY, Watch};
+use crate::dialogue::Dialogue;
 use crate::stage::{Stage, eventually, run, skip};
-use crate::topology::{self, Readiness, Server};
+use crate::steady::ECHO;
+use crate::topology::{self, Server};
 
 const NEEDS: &[&str] = &["/usr/bin/python3", "socat", "nsenter", "/dev/net/tun"];
 /// Where pods outside the mesh are answered.
 const PLAIN: &str = "echo.plain:7000";
 /// The bridge of the stage's nodes.
 const BRIDGE: &str = "nodes0";
-
-/// Answers with what it is told.
-const ECHO: Server<'static> = Server {
-    name: "echo",
-    node: "node-2",
-    port: 7000,
-    readiness: Readiness::Accepts,
-    command: r#"exec /usr/bin/python3 -c '
-import asyncio
-async def serve(r, w):
-    try:
-        while data := await r.read(65536): w.write(data); await w.drain()
-    except OSError: pass
-    w.close()
-async def main():
-    async with await asyncio.start_server(serve, port=7000, backlog=1024) as s: await s.serve_forever()
-asyncio.run(main())'"#,
-};
 
 /// Sends much on one connection to each address, and little on each of a hundred, all at the same time. Prints what did not come back
 /// as it went.
@@ -88,37 +71,10 @@ for _ in sys.stdin:
 /// What it prints when an answer came.
 const ANSWERED: &str = "answered";
 
-/// A program with one connection.
-struct Kept {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl Kept {
-    fn start(stage: &Stage, client: &str, server: &str) -> Self {
-        let address = stage.pod("mesh", server)["ips"][0].as_str().unwrap().to_owned();
-        let mut child = stage.spawn(client, &["/usr/bin/python3", "-c", KEPT, CANARY, &address]);
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
-    }
-
-    fn ask(&mut self) {
-        // Where it could not connect it has ended, and says so in its answer.
-        let _ = self.child.stdin.as_mut().unwrap().write_all(b"\n");
-    }
-
-    fn answer(&mut self) -> String {
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The program with one connection. Where it could not connect it has ended, and says so in its answer.
+fn keep_one(stage: &Stage, client: &str, server: &str) -> Dialogue {
+    let address = stage.pod("mesh", server)["ips"][0].as_str().unwrap().to_owned();
+    Dialogue::of_python(stage, client, KEPT, &[CANARY, &address])
 }
 
 /// A stage with a bad link between its nodes.
@@ -255,7 +211,7 @@ fn a_direction_that_loses_all_ends_connections_with_a_reason() {
     let scene = Scene::up();
     let Scene { stage, link } = &scene;
     let watch = Watch::begin(stage, PLAIN);
-    let start = |(client, server)| Kept::start(stage, client, server);
+    let start = |(client, server)| keep_one(stage, client, server);
     let mut kept = BOTH_WAYS.map(start);
     for kept in &mut kept {
         kept.ask();
@@ -265,7 +221,7 @@ fn a_direction_that_loses_all_ends_connections_with_a_reason() {
 
     // For as long as a few repetitions take.
     link.impair(Direction::In, nothing.clone());
-    kept.iter_mut().for_each(Kept::ask);
+    kept.iter_mut().for_each(Dialogue::ask);
     let mut lost = 0;
     eventually("frames to be lost", || {
         lost += link.tally(Direction::In).lost;
@@ -278,9 +234,9 @@ fn a_direction_that_loses_all_ends_connections_with_a_reason() {
 
     // For longer than anybody waits: those who are connected and those who come now.
     link.impair(Direction::In, nothing);
-    kept.iter_mut().for_each(Kept::ask);
+    kept.iter_mut().for_each(Dialogue::ask);
     let mut late = BOTH_WAYS.map(start);
-    late.iter_mut().for_each(Kept::ask);
+    late.iter_mut().for_each(Dialogue::ask);
     for kept in kept.iter_mut().chain(&mut late) {
         let said = kept.answer();
         assert!(said.starts_with("ConnectionResetError"), "{said}");
@@ -302,7 +258,7 @@ fn a_reset_from_the_network_ends_connections_with_a_reason() {
     }
     let stage = &topology::up(&[ECHO], &[]);
     let watch = Watch::begin(stage, PLAIN);
-    let mut kept = Kept::start(stage, "mesh/far", "echo");
+    let mut kept = keep_one(stage, "mesh/far", "echo");
     kept.ask();
     assert_eq!(kept.answer(), ANSWERED);
 
@@ -310,7 +266,7 @@ fn a_reset_from_the_network_ends_connections_with_a_reason() {
     let rule = "chain pass { type filter hook forward priority 0; tcp dport 15008 reject with tcp reset; }";
     in_netns(stage, "node-1", &["nft", &format!("table inet middle {{ {rule}; }}")]);
     kept.ask();
-    let mut late = Kept::start(stage, "mesh/far", "echo");
+    let mut late = keep_one(stage, "mesh/far", "echo");
     late.ask();
     for kept in [&mut kept, &mut late] {
         let said = kept.answer();
@@ -320,7 +276,7 @@ fn a_reset_from_the_network_ends_connections_with_a_reason() {
     assert!(log.contains("connection reset") && log.contains("refused"), "{log}");
 
     in_netns(stage, "node-1", &["nft", "delete table inet middle"]);
-    let mut next = Kept::start(stage, "mesh/far", "echo");
+    let mut next = keep_one(stage, "mesh/far", "echo");
     next.ask();
     assert_eq!(next.answer(), ANSWERED);
     watch.end(stage);

@@ -20,6 +20,7 @@ mod control_groups;
 mod crowd;
 mod day_two;
 mod demo;
+mod dialogue;
 mod ended;
 mod explain;
 mod fail_closed;

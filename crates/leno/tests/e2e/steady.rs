@@ -1,10 +1,8 @@
 //! A program in the mesh that does the same all the time, while something is done to those who carry it: it opens connections at
 //! a steady rate, asks for a name, and uses one connection that it keeps.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Child;
-
 use crate::clear::CANARY;
+use crate::dialogue::Dialogue;
 use crate::stage::{PATIENCE, Stage};
 use crate::topology::{Readiness, Server};
 
@@ -18,7 +16,7 @@ pub(crate) const ECHO: Server<'static> = Server {
 import asyncio
 async def serve(r, w):
     try:
-        while data := await r.read(4096): w.write(data); await w.drain()
+        while data := await r.read(65536): w.write(data); await w.drain()
     except OSError: pass
     w.close()
 async def main():
@@ -75,10 +73,7 @@ async def main():
 asyncio.run(main())"#;
 
 /// The program, in `mesh/far`.
-pub(crate) struct Client {
-    child: Child,
-    said: BufReader<std::process::ChildStdout>,
-}
+pub(crate) struct Client(Dialogue);
 
 /// What it has seen.
 #[derive(Debug, serde::Deserialize)]
@@ -106,17 +101,12 @@ impl Client {
     /// So many connections a second.
     pub(crate) fn at(stage: &Stage, rate: u32) -> Self {
         let rate = rate.to_string();
-        let mut child = stage.spawn("mesh/far", &["/usr/bin/python3", "-c", CLIENT, "echo.mesh", &rate, CANARY]);
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
+        Self(Dialogue::of_python(stage, "mesh/far", CLIENT, &["echo.mesh", &rate, CANARY]))
     }
 
     /// What the client has seen since the last question.
     pub(crate) fn seen(&mut self) -> Seen {
-        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+        self.0.told()
     }
 
     /// What the client sees until it has opened this many more connections, got DNS answers, and used the kept connection.
@@ -136,13 +126,6 @@ impl Client {
             all.add(self.seen());
         }
         all
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

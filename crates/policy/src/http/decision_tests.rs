@@ -70,6 +70,11 @@ fn refusal(decision: Decision) -> Refusal {
     }
 }
 
+/// `GET /` of the service, with these headers.
+fn get_root(headers: &HeaderMap) -> Request<'_> {
+    Request { method: "GET", host: "web", host_port: None, path: "/", query: None, headers, source_namespace: None }
+}
+
 #[test]
 fn a_service_without_routes_is_reached_as_it_is() {
     let mut other = route(vec![Rule::default()]);
@@ -95,15 +100,7 @@ fn backends_get_their_shares_and_a_bad_one_answers_500_for_its_own() {
     let route = route(vec![Rule { backends, ..Rule::default() }]);
     let table = Table::new(&service("web"), 80, [&route]);
     let headers = HeaderMap::new();
-    let request = Request {
-        method: "GET",
-        host: "web",
-        host_port: None,
-        path: "/",
-        query: None,
-        headers: &headers,
-        source_namespace: None,
-    };
+    let request = get_root(&headers);
     let mut random = numbers(7);
     let (mut one, mut two, mut refused) = (0, 0, 0);
     for _ in 0..10_000 {
@@ -188,15 +185,7 @@ fn a_session_stays_at_the_backend_where_it_is() {
         let route = route(vec![rule.clone()]);
         let table = Table::new(&service("web"), 80, [&route]);
         let headers = HeaderMap::new();
-        let request = Request {
-            method: "GET",
-            host: "web",
-            host_port: None,
-            path: "/",
-            query: None,
-            headers: &headers,
-            source_namespace: None,
-        };
+        let request = get_root(&headers);
         let decision = table.decide_within(&request, &mut numbers(1), &mut |chosen, sessions| {
             assert_eq!(chosen.sessions().map(Sessions::carrier), Some(sessions.carrier()));
             held
@@ -215,15 +204,7 @@ fn a_session_stays_at_the_backend_where_it_is() {
 fn one_backend_is_no_choice_and_uses_up_no_random_number() {
     let only = route(vec![Rule { backends: vec![backend("one", 1)], ..Rule::default() }]);
     let headers = HeaderMap::new();
-    let request = Request {
-        method: "GET",
-        host: "web",
-        host_port: None,
-        path: "/",
-        query: None,
-        headers: &headers,
-        source_namespace: None,
-    };
+    let request = get_root(&headers);
     let table = Table::new(&service("web"), 80, [&only]);
     let decision = table.decide(&request, &mut || panic!("nothing is drawn"));
     assert_eq!(forward(decision).to.service, service("one"));
@@ -344,15 +325,7 @@ fn copies_go_out_in_their_share() {
     let route = route(vec![rule]);
     let table = Table::new(&service("web"), 80, [&route]);
     let headers = HeaderMap::new();
-    let request = Request {
-        method: "GET",
-        host: "web",
-        host_port: None,
-        path: "/",
-        query: None,
-        headers: &headers,
-        source_namespace: None,
-    };
+    let request = get_root(&headers);
     let mut random = numbers(3);
     let mut counts = [0; 3];
     for _ in 0..10_000 {
